@@ -23,6 +23,14 @@ def test_a_node_is_cordoned_and_drained_and_the_queue_says_what_it_waits_for(
     expect(page.locator(".slots .slot-job")).to_have_count(2)
     free = page.locator(".slots .slot-free").count()
     assert free > 0
+    other = own_service.submit("digits-2", steps=5000, pace=0.1, workers={"initial": 1, "min": 1, "max": 1})
+    expect(page.locator(".slots .slot-job")).to_have_count(3)
+    colours = page.locator(".slots .slot-job").evaluate_all(
+        "all => all.map(one => `${one.title} ${getComputedStyle(one).backgroundColor}`)"
+    )
+    assert len({colour.split(" ", 1)[1] for colour in colours}) == len(set(colours)) == 2
+    own_service.call("POST", f"/jobs/{other}/cancel")
+    expect(page.locator(".slots .slot-free")).to_have_count(free)
     expect(page.get_by_text("nobody waits")).to_be_visible()
 
     for node in nodes.all():
@@ -32,6 +40,9 @@ def test_a_node_is_cordoned_and_drained_and_the_queue_says_what_it_waits_for(
     waiting = own_service.submit("patient", workers={"initial": 1, "min": 1, "max": 1})
     row = page.get_by_role("table", name="Jobs that wait").get_by_role("row", name="patient")
     expect(row).to_contain_text("take no new workers")
+    expect(row.locator("code")).to_have_text("rubato node uncordon")
+    box = page.locator(".scroll-x", has=page.get_by_role("table", name="Jobs that wait"))
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
 
     node = nodes.first
     node.get_by_role("button", name="Uncordon").click()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
@@ -176,6 +176,27 @@ def test_a_job_is_paused_resumed_and_cancelled(service: Service, cluster: Simula
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator(".job-head [data-status=cancelled]")).to_be_visible()
     expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+
+
+def test_while_the_list_loads_it_says_no_numbers_and_nothing_moves_when_they_come(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    service.submit("counted", pace=0.1)
+    page = new_page(service, viewport={"width": 390, "height": 844})
+    held: list[Route] = []
+    for path in ("cluster", "events?*"):
+        page.route(f"**/api/v1/{path}", lambda route: held.append(route))
+    page.reload()
+    chips = page.get_by_role("group", name="Filter by status").get_by_role("button")
+    expect(chips).to_have_text(["all", "active"])
+    button = page.get_by_role("button", name="New job")
+    before = button.bounding_box()
+    wait_until(page, lambda: len({route.request.url for route in held}) == 2)
+    for route in held:
+        route.continue_()
+    expect(page.get_by_text("slots in use")).to_be_visible()
+    expect(chips.first).to_have_text(re.compile(r"all \d+"))
+    assert button.bounding_box() == before
 
 
 def test_attempts_are_drawn_over_each_other(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
@@ -393,6 +414,8 @@ def test_a_slow_worker_is_told_beside_the_others(
     job_id = service.submit("uneven", pace=0.2)
     page = new_page(service)
     open_job(page, service, job_id)
+    ranks = page.get_by_role("list", name="Compute a step, by rank").get_by_role("listitem")
+    expect(ranks).to_have_text(["w1 rank 0176 ms 16 × 11 ms", "w2 rank 1336 ms 16 × 21 ms 1.9× the others"])
     page.get_by_role("tab", name="Workers").click()
     slow = page.locator('[data-worker="w2"]')
     expect(slow).to_contain_text("21 ms1.9× the others")  # on two lines

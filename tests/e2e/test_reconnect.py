@@ -39,7 +39,11 @@ def test_after_the_service_died_nothing_is_missing_and_nothing_doubled(
     wait_until(page, lambda: step_of(page) > 20)
     own_service.kill()
     banner = page.locator("[data-banner=stale]")
-    expect(banner).to_contain_text(re.compile(r"Live updates lost \d+\ss ago — reconnecting"))
+    expect(banner).to_contain_text(re.compile(r"Live updates lost \d+\ss ago — reconnecting. Running jobs train on."))
+    figures = page.locator(".job-title, .tiles, .timeline-told")
+    known = figures.all_inner_texts()
+    page.wait_for_timeout(2500)  # of which no figure makes anything
+    assert figures.all_inner_texts() == known
     own_cluster.kill(job_id, rank=0)
     own_service.start()
     expect(banner).to_have_count(0)

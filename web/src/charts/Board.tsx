@@ -2,7 +2,7 @@ import { useMemo, useRef, useState } from "preact/hooks";
 import { useResource } from "../live/hooks";
 import { useWidth } from "../parts/useWidth";
 import { metricsShown } from "../state/compare";
-import { formatCount, formatDuration } from "../text/format";
+import { formatCount, formatDuration, formatTick } from "../text/format";
 import type { Job, JobEvent, MetricChart, MetricRow } from "../wire";
 import { BoardBar, type Choice } from "./BoardBar";
 import { axesOf, batchOf, metricNames, type Range, type XAxis } from "./data";
@@ -153,6 +153,7 @@ function Score({ job, rows, events, theme }: BoardProps) {
             hasAxis={false}
             fromZero
             format={(value) => (typeof value === "number" ? formatDuration(value) : "–")}
+            formatTick={formatTick}
           />
         )}
         <Lane

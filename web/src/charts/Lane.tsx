@@ -41,6 +41,8 @@ export interface LaneProps {
   fromZero?: boolean;
   theme: string;
   format?: Format;
+  /** Of the ticks at its left, where a number alone would not tell its unit. */
+  formatTick?: (value: number) => string;
   onZoom: (range: Range | null) => void;
 }
 
@@ -170,6 +172,7 @@ function Legend({ lines, data, place, format }: LegendProps) {
           <Stroke line={line} />
           {line.href ? <a href={line.href}>{line.name}</a> : line.name}
           <span class="lane-value">{format(lineAt(data, index, place))}</span>
+          {data.lines?.[index]?.trend && <span class="soft">smoothed</span>}
         </li>
       ))}
     </ul>

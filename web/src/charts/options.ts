@@ -140,6 +140,7 @@ const WHOLE_STEPS = Array.from({ length: 10 }, (_, power) =>
 
 function yAxis(latest: { current: LaneProps }): uPlot.Axis {
   const isWhole = latest.current.wholeTo !== undefined;
+  const format = latest.current.formatTick ?? formatAxis;
   return {
     stroke: colour("ink-soft"),
     font: FONT,
@@ -149,7 +150,7 @@ function yAxis(latest: { current: LaneProps }): uPlot.Axis {
     gap: 8,
     space: isWhole ? 13 : 34,
     ...(isWhole ? { incrs: WHOLE_STEPS } : {}),
-    values: (_, splits) => splits.map((y) => (y === null || y === undefined ? "" : formatAxis(y))),
+    values: (_, splits) => splits.map((y) => (y === null || y === undefined ? "" : format(y))),
   };
 }
 

@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { SseMessage } from "./sse";
-import { decideDelay, openStream, type Stream, type StreamState } from "./stream";
+import { decideDelay, lostSince, openStream, type Stream, type StreamState } from "./stream";
 
 /** A service that answers each connection with a script and remembers what it was asked for. */
 class FakeService {
@@ -196,5 +196,12 @@ describe("decideDelay", () => {
     expect(delays).toEqual([500, 1000, 2000, 4000, 8000, 8000]);
     expect(decideDelay(50, 1)).toBeLessThanOrEqual(10_000);
     expect(decideDelay(1, 0)).toBeGreaterThan(300);
+  });
+});
+
+describe("lostSince", () => {
+  it("is the last sign of the one that is lost longest", () => {
+    expect(lostSince([{ phase: "live" }, { phase: "asleep" }])).toBeNull();
+    expect(lostSince([{ phase: "lost", since: 7 }, { phase: "lost", since: 5 }, { phase: "live" }])).toBe(5);
   });
 });

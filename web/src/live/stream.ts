@@ -14,6 +14,12 @@ export type StreamState =
   | { phase: "ended" }
   | { phase: "refused"; error: ApiError };
 
+/** Since when nothing is heard of some of them, in epoch milliseconds; null: all are heard. */
+export function lostSince(states: readonly StreamState[]): number | null {
+  const times = states.flatMap((state) => (state.phase === "lost" ? [state.since] : []));
+  return times.length > 0 ? Math.min(...times) : null;
+}
+
 export interface StreamOptions {
   url: string;
   /** Where to start: the id of the last message already known. */

@@ -23,6 +23,8 @@ interface LogListProps {
   needle: string;
   now: number;
   onEarlier: (() => void) | null;
+  /** Whether no line will come any more. */
+  isOver: boolean;
   /** The id of a line to begin at, in the middle of the picture. */
   focus?: string | null;
 }
@@ -33,7 +35,7 @@ function isAtEnd(element: HTMLElement): boolean {
 }
 
 /** Draws only the rows in sight. Follows the end until the reader scrolls up. */
-export function LogList({ lines, needle, now, onEarlier, focus = null }: LogListProps) {
+export function LogList({ lines, needle, now, onEarlier, isOver, focus = null }: LogListProps) {
   const box = useRef<HTMLDivElement>(null);
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
@@ -135,7 +137,7 @@ export function LogList({ lines, needle, now, onEarlier, focus = null }: LogList
           </div>
         </div>
       </div>
-      {!isFollowing && (
+      {!isFollowing && !isOver && (
         <button type="button" class="button small log-follow" onClick={() => setFollowing(true)}>
           <Icon name="down" /> Follow
         </button>

@@ -1,5 +1,5 @@
 import { useNow } from "../live/hooks";
-import type { StreamState } from "../live/stream";
+import { lostSince, type StreamState } from "../live/stream";
 import { formatCoarse } from "../text/format";
 
 /** Says when what is shown is no longer live, and since when; aloud only that, not each second of the age. */
@@ -13,16 +13,14 @@ export function StreamBanner({ states }: { states: StreamState[] }) {
       </div>
     );
   }
-  const since = Math.min(
-    ...states.map((state) => (state.phase === "lost" ? state.since : Number.POSITIVE_INFINITY)),
-  );
-  if (!Number.isFinite(since)) return null;
+  const since = lostSince(states);
+  if (since === null) return null;
   return (
     <div class="banner" data-banner="stale">
       <i class="pulse" aria-hidden="true" />
       <span>
         <span role="status">Live updates lost</span> {formatCoarse(Math.max(1, (now - since) / 1000))} ago —
-        reconnecting
+        reconnecting. Running jobs train on.
       </span>
     </div>
   );

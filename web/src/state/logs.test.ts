@@ -10,12 +10,16 @@ import {
   MAX_LINES,
   MOST_LINES,
   NO_LOGS,
+  NO_WISH,
   parseRanks,
   partSearched,
   placeOf,
   prependLines,
+  queryOf,
   ranksOf,
   ranksText,
+  readWish,
+  wishQuery,
 } from "./logs";
 
 const FAILURE: Failure = {
@@ -186,5 +190,20 @@ describe("failingRanks", () => {
     expect(failingRanks({ ...FAILURE, worker_id: "w4" })).toEqual(new Set());
     expect(failingRanks(FAILURE)).toBeNull();
     expect(failingRanks(null)).toBeNull();
+  });
+});
+
+describe("the wish in the address", () => {
+  it("is read as it was told, but for an age", () => {
+    const wish = { ranks: new Set([10, 2]), text: "a & b?", since: "2026-01-31T12:00:00Z" };
+    expect(queryOf(wish)).toBe("&rank=2%2C10&q=a%20%26%20b%3F&since=2026-01-31T12%3A00%3A00Z");
+    expect(wishQuery(wish)).toBe("?rank=2%2C10&q=a%20%26%20b%3F");
+    expect(readWish(wishQuery(wish))).toEqual({ ...wish, since: "" });
+  });
+
+  it("is none where nothing or nonsense is told", () => {
+    expect(wishQuery(NO_WISH)).toBe("");
+    expect(readWish("")).toBeNull();
+    expect(readWish("?rank=x")).toBeNull();
   });
 });

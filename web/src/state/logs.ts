@@ -137,3 +137,31 @@ export function ranksOf(lines: readonly LogLine[]): number[] {
   for (const line of lines) if (line.rank !== null) ranks.add(line.rank);
   return [...ranks].sort((a, b) => a - b);
 }
+
+/** Which lines the reader wants. */
+export interface LogWish extends LogFilter {
+  /** RFC 3339; empty: from the beginning. */
+  since: string;
+}
+
+export const NO_WISH: LogWish = { ranks: new Set(), text: "", since: "" };
+
+/** As parameters of the service's logs, each with its `&`. */
+export function queryOf({ ranks, text, since }: LogWish): string {
+  const rank = [...ranks].sort((a, b) => a - b).join(",");
+  const pairs = Object.entries({ rank, q: text.slice(0, 200), since }).filter(([, value]) => value);
+  return pairs.map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
+}
+
+/** The same for the page's address; what is recent now will not be when it is opened, so an age is not told. */
+export function wishQuery(wish: LogWish): string {
+  return queryOf({ ...wish, since: "" }).replace("&", "?");
+}
+
+/** The wish that an address tells, such as `?rank=0,1&q=nan`; null: it tells none. */
+export function readWish(search: string): LogWish | null {
+  const told = new URLSearchParams(search);
+  const ranks = parseRanks(told.get("rank") ?? "") ?? NO_WISH.ranks;
+  const text = told.get("q") ?? "";
+  return ranks.size > 0 || text !== "" ? { ...NO_WISH, ranks, text } : null;
+}

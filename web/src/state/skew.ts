@@ -1,33 +1,30 @@
 /** How unevenly the ranks work: the time each spends on its share of a step. Pure. */
 
 import type { Worker } from "../wire";
+import { slowness } from "./workers";
 
 export interface RankTime {
   rank: number;
   workerId: string;
-  /** Of its microbatches of the last step. */
+  /** Its share of the last step. */
+  microbatches: number;
+  /** Of one of them. */
+  each: number;
+  /** Of all of them. */
   seconds: number;
-}
-
-export interface Skew {
-  times: RankTime[];
-  median: number;
-  /** Of the longest, over the median: what the others wait. */
-  excess: number;
+  /** How many times as long as the others it takes for one; null: not much longer. */
+  ratio: number | null;
 }
 
 /** In the order of ranks; null where there are not two to compare. */
-export function skewOf(workers: readonly Worker[]): Skew | null {
+export function skewOf(workers: readonly Worker[]): RankTime[] | null {
   const times: RankTime[] = [];
-  for (const { rank, worker_id, microbatches, microbatch_seconds } of workers) {
-    if (rank === null || microbatches === null || microbatch_seconds === null) continue;
-    times.push({ rank, workerId: worker_id, seconds: microbatches * microbatch_seconds });
+  for (const worker of workers) {
+    const { rank, worker_id: workerId, microbatches, microbatch_seconds: each } = worker;
+    if (rank === null || microbatches === null || each === null) continue;
+    const ratio = slowness(worker, workers);
+    times.push({ rank, workerId, microbatches, each, seconds: microbatches * each, ratio });
   }
-  if (times.length < 2) return null;
-  times.sort((a, b) => a.rank - b.rank);
-  const sorted = times.map((one) => one.seconds).sort((a, b) => a - b);
-  const median = ((sorted[(sorted.length - 1) >> 1] ?? 0) + (sorted[sorted.length >> 1] ?? 0)) / 2;
-  const longest = sorted.at(-1) ?? 0;
-  // More workers than microbatches: most have nothing to do, and nothing to be compared by.
-  return median > 0 ? { times, median, excess: longest / median - 1 } : null;
+  if (times.filter((one) => one.seconds > 0).length < 2) return null;
+  return times.sort((a, b) => a.rank - b.rank);
 }

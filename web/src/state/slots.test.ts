@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Node, NodeJob } from "../wire";
-import { describeSlots, HUES, hueOf, slotsOf, unitOf } from "./slots";
+import { describeSlots, HUES, hueOf, shareHues, slotsOf, unitOf } from "./slots";
 
 const job = (name: string, cpu: number, gpu = 0): NodeJob => ({
   job_id: `job_${name}`,
@@ -53,8 +53,33 @@ describe("slotsOf", () => {
     expect(kinds(node({ cpu: 2, cpu_used: 1.5, jobs: [job("a", 1.5)] }))).toEqual(["a", "a"]);
     expect(kinds(node({ cpu: 1, cpu_used: 1, jobs: [job("a", 2)] }))).toEqual(["a"]);
   });
-  it("gives a job one hue", () => {
-    expect(hueOf("job_1")).toBe(hueOf("job_1"));
-    expect(new Set(Array.from({ length: 64 }, (_, n) => hueOf(`job_${n}`))).size).toBe(HUES);
+});
+
+describe("shareHues", () => {
+  const hues = (ids: string) => [...ids].map((id) => hueOf(`job_${id}`));
+  const share = (ids: string, cluster = "a") =>
+    shareHues(cluster, [node({ jobs: [...ids].map((id) => job(id, 1)) })]);
+
+  it("repeats none while one is left, whatever the order of the jobs", () => {
+    share("cba");
+    expect(hues("abc")).toEqual([0, 1, 2]);
+    share("abcdefg");
+    expect(new Set(hues("abcdefg")).size).toBe(HUES);
+    share("abcdefgh");
+    expect(hues("h")).toEqual([0]);
+  });
+
+  it("leaves a job its own when others come and go", () => {
+    share("bd");
+    const before = hues("bd");
+    share("abd");
+    expect(hues("bd")).toEqual(before);
+    expect(before).not.toContain(hues("a")[0]);
+  });
+
+  it("gives the jobs of one cluster others than those of the next", () => {
+    share("ab");
+    share("xy", "b");
+    expect(new Set(hues("abxy")).size).toBe(4);
   });
 });

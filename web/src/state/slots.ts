@@ -1,9 +1,9 @@
-/** The slots of a node, one after another: whose they are, and which are free. Pure. */
+/** The slots of a node, one after another: whose they are, and which are free. */
 
 import type { Node } from "../wire";
 
-/** Hues that jobs share out by their ids. */
-export const HUES = 8;
+/** Hues that jobs share out; none of them is red, which means that something is wrong. */
+export const HUES = 7;
 
 export type Slot =
   | { kind: "job"; jobId: string; name: string; hue: number }
@@ -35,11 +35,38 @@ export function slotsOf(node: Node): Slot[] {
   return slots.slice(0, total);
 }
 
-/** Always the same of a job; neighbours rarely share one. */
+/** The hue of each job that was given one, by the cluster that runs it. */
+const given = new Map<string, ReadonlyMap<string, number>>();
+
+/**
+ * Give the jobs of a cluster their hues, in the order of their ids: each keeps the one that it has for as long as it is
+ * there, and a new one gets the first of those that the fewest jobs have.
+ */
+export function shareHues(clusterId: string, nodes: readonly Node[]): void {
+  const before = given.get(clusterId);
+  const ids = [...new Set(nodes.flatMap((node) => node.jobs.map((job) => job.job_id)))].sort();
+  const hues = new Map<string, number>();
+  for (const id of ids) {
+    const kept = before?.get(id);
+    if (kept !== undefined) hues.set(id, kept);
+  }
+  given.set(clusterId, hues);
+  for (const id of ids) if (!hues.has(id)) hues.set(id, rarestHue());
+}
+
+function rarestHue(): number {
+  const jobs = new Array<number>(HUES).fill(0);
+  for (const hues of given.values()) for (const hue of hues.values()) jobs[hue] = (jobs[hue] ?? 0) + 1;
+  return jobs.indexOf(Math.min(...jobs));
+}
+
+/** What `shareHues` gave the job. */
 export function hueOf(jobId: string): number {
-  let sum = 0;
-  for (const letter of jobId) sum = (sum * 31 + letter.charCodeAt(0)) >>> 0;
-  return sum % HUES;
+  for (const hues of given.values()) {
+    const hue = hues.get(jobId);
+    if (hue !== undefined) return hue;
+  }
+  return 0;
 }
 
 /** A line for those who do not see squares. */

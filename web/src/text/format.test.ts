@@ -25,6 +25,16 @@ describe("format", () => {
   });
 
   it.each([
+    [0, "0"],
+    [0.0025, "2.5 ms"],
+    [0.1, "100 ms"],
+    [1.5, "1.5 s"],
+    [120, "120 s"],
+  ])("tick %s is %s", (seconds, text) => {
+    expect(format.formatTick(seconds)).toBe(unbroken(text));
+  });
+
+  it.each([
     [0, "0 ms"],
     [0.041, "41 ms"],
     [0.9999, "1.0 s"],

@@ -61,6 +61,12 @@ function longDuration(s: number): string {
   return hours % 24 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : `${Math.floor(hours / 24)} d`;
 }
 
+/** Seconds at a tick of an axis, all digits of it: "0", "2.5 ms", "1.5 s". */
+export function formatTick(seconds: number): string {
+  if (seconds === 0) return "0";
+  return unbroken(seconds < 1 ? `${formatValue(seconds * 1000)} ms` : `${formatValue(seconds)} s`);
+}
+
 /** A duration in one unit, for narrow places: "41 ms", "12 s", "4 min", "2 h", "3 d". */
 export function formatCoarse(seconds: number): string {
   return unbroken(coarse(seconds));

@@ -1,10 +1,12 @@
 import { useEffect } from "preact/hooks";
 import { useNow, useResource } from "../live/hooks";
 import { Heading } from "../parts/Heading";
+import { Prose } from "../parts/Prose";
 import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
 import { Wide } from "../parts/Wide";
 import { jobPath } from "../router";
+import { shareHues } from "../state/slots";
 import { formatAgo, formatCoarse, plural, sentence } from "../text/format";
 import type { Cluster, ClusterView as Clusters, Node, QueuedJob } from "../wire";
 import { NodeRow } from "./NodeRow";
@@ -56,6 +58,7 @@ function NoCluster() {
 function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number; isAdmin: boolean }) {
   const nodes = useResource<{ items: Node[] }>(`/clusters/${encodeURIComponent(cluster.id)}/nodes`, now);
   const isOnline = cluster.status === "online";
+  if (nodes.value) shareHues(cluster.id, nodes.value.items);
   return (
     <section class="card" aria-labelledby={`cluster-${cluster.id}`}>
       <div class="card-head">
@@ -144,7 +147,7 @@ function Queue({ page, now }: { page: QueuePage; now: number }) {
                     {job.priority}
                   </td>
                   <td class="row-wide because" data-label="Waits for">
-                    {sentence(job.because)}
+                    <Prose text={sentence(job.because)} />
                   </td>
                   <td class="number" data-label="Since">
                     {formatCoarse(Math.max(0, now - Date.parse(job.queued_at)) / 1000)}

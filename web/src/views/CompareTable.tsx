@@ -49,7 +49,11 @@ export function CompareTable({ jobs, metrics, now }: CompareTableProps) {
           <Row name="Status" cells={each(({ job }) => <StatusChip job={job} />)} />
           <Row name="Steps" cells={each(({ job }) => stepsOf(job))} />
           {metrics.map((name) => (
-            <Row key={name} name={name} cells={each((one) => <Reading name={name} {...one} />)} />
+            <Row
+              key={name}
+              name={<MetricHead name={name} />}
+              cells={each((one) => <Reading name={name} {...one} />)}
+            />
           ))}
           <Row name="Workers" cells={each(({ job }) => <WorkersFigure job={job} />)} />
           <Row name="Samples / s" cells={each(({ job }) => formatValue(job.metrics.samples_per_second))} />
@@ -98,6 +102,16 @@ function Row({ name, means, cells }: RowProps) {
         <td key={index}>{cell}</td>
       ))}
     </tr>
+  );
+}
+
+/** The charts tell the smoothed one. */
+function MetricHead({ name }: { name: string }) {
+  return (
+    <>
+      {name}
+      <span class="soft compare-note">latest step, then least to greatest</span>
+    </>
   );
 }
 

@@ -75,7 +75,7 @@ export function CompareView({ wanted, theme }: CompareViewProps) {
               onChoice={choose}
             />
           )}
-          <CompareTable jobs={compared} metrics={metrics} now={now} />
+          <CompareTable jobs={compared} metrics={metrics} now={stale?.readAt ?? now} />
         </>
       )}
       {runs.length > 0 && runs.every((run) => run.found.isLoading) && <LoadingRuns />}

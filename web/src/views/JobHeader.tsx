@@ -2,6 +2,7 @@ import { Copy } from "../parts/Copy";
 import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
 import { Progress } from "../parts/Progress";
+import { Prose } from "../parts/Prose";
 import { StatusChip } from "../parts/StatusChip";
 import { useMayChange } from "../parts/useMe";
 import { WorkerStepper } from "../parts/WorkerStepper";
@@ -39,7 +40,7 @@ export function JobHeader({ job, events, now, onJob }: JobHeaderProps) {
       </div>
       <div class="job-why">
         <p>
-          {job.failure ? null : describeJob(job)}
+          {job.failure ? null : <Prose text={describeJob(job)} />}
           <span class="job-id soft">
             <code>{job.id}</code>
             <Copy text={job.id} label="Copy the job's id" />

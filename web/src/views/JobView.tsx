@@ -6,6 +6,7 @@ import { SkewCard } from "../charts/SkewCard";
 import { Timeline } from "../charts/Timeline";
 import { useNow, useResource, useStream } from "../live/hooks";
 import type { SseMessage } from "../live/sse";
+import { lostSince } from "../live/stream";
 import { FailureCard } from "../parts/FailureCard";
 import { Heading } from "../parts/Heading";
 import { Icon } from "../parts/Icon";
@@ -84,6 +85,8 @@ export function JobView({ id, tab, theme }: JobViewProps) {
     onMessages: (all) => dispatch(readMetrics(all)),
   });
   const now = useNow();
+  // What the job did since is not known, and no figure grows by it.
+  const told = lostSince([events, metrics]) ?? now;
   const { job } = state;
   useEffect(() => {
     document.title = job ? `${job.name} · ${job.status} · Rubato` : "Job · Rubato";
@@ -99,11 +102,18 @@ export function JobView({ id, tab, theme }: JobViewProps) {
   return (
     <main class="page">
       <StreamBanner states={jobId ? [events, metrics] : []} />
-      <JobHeader job={job} events={state.events} now={now} onJob={onJob} />
+      <JobHeader job={job} events={state.events} now={told} onJob={onJob} />
       <TabBar job={job} tab={tab} events={state.events.length} />
       <div class="tab-panel" id="tab-panel" role="tabpanel" tabIndex={-1} aria-labelledby={`tab-${tab}`}>
         {tab === "overview" && (
-          <Overview state={state} job={job} now={now} theme={theme} isLoading={isLong && !past.value} />
+          <Overview
+            state={state}
+            job={job}
+            now={now}
+            told={told}
+            theme={theme}
+            isLoading={isLong && !past.value}
+          />
         )}
         {tab === "workers" && <WorkersTab job={job} />}
         {tab === "logs" && <LogsTab job={job} now={now} />}
@@ -120,17 +130,19 @@ interface OverviewProps {
   state: JobState;
   job: Job;
   now: number;
+  /** Up to when it is known what the job did. */
+  told: number;
   theme: string;
   isLoading: boolean;
 }
 
-function Overview({ state, job, now, theme, isLoading }: OverviewProps) {
+function Overview({ state, job, now, told, theme, isLoading }: OverviewProps) {
   return (
     <>
       {job.failure && <FailureCard job={job} failure={job.failure} events={state.events} />}
       {job.status === "queued" && <PendingCard job={job} now={now} />}
-      <Tiles job={job} rows={state.rows} events={state.events} now={now} />
-      <Timeline job={job} events={state.events} now={now} />
+      <Tiles job={job} rows={state.rows} events={state.events} now={told} />
+      <Timeline job={job} events={state.events} now={told} />
       {(state.rows.length > 0 || !isFinal(job.status)) && (
         <Board job={job} rows={state.rows} events={state.events} theme={theme} isLoading={isLoading} />
       )}

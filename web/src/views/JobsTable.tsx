@@ -1,6 +1,7 @@
 import { useMemo } from "preact/hooks";
 import type { Point } from "../charts/spark";
 import { Progress } from "../parts/Progress";
+import { Prose } from "../parts/Prose";
 import { Sparkline } from "../parts/Sparkline";
 import { StatusChip } from "../parts/StatusChip";
 import { jobPath } from "../router";
@@ -94,6 +95,7 @@ function JobRow(props: JobRowProps) {
 }
 
 function drawRow({ job, pace, losses, isChosen, mayChoose, onChoose }: JobRowProps, age: string) {
+  const message = describeJob(job);
   return (
     <tr data-job={job.id}>
       <td class="job-choice">
@@ -106,9 +108,11 @@ function drawRow({ job, pace, losses, isChosen, mayChoose, onChoose }: JobRowPro
           title={mayChoose ? "Compare" : `No more than ${MOST_COMPARED} at once`}
         />
       </td>
-      <th scope="row" class="job-name">
+      <th scope="row" class="job-name" title={message}>
         <a href={jobPath(job.id)}>{job.name}</a>
-        <span class="soft job-message">{describeJob(job)}</span>
+        <span class="soft job-message">
+          <Prose text={message} />
+        </span>
       </th>
       <td data-label="Status">
         <StatusChip job={job} />

@@ -115,7 +115,8 @@ export function JobsView() {
             onChange={setFilter}
             counts={countByStatus(state)}
             total={state.jobs.size}
-            isWhole={state.isWhole || !state.isLoaded}
+            isLoaded={state.isLoaded}
+            isWhole={state.isWhole}
           />
           {!state.isLoaded ? (
             <LoadingRows />
@@ -229,11 +230,12 @@ interface FiltersProps {
   onChange: (filter: JobsFilter) => void;
   counts: ReturnType<typeof countByStatus>;
   total: number;
+  isLoaded: boolean;
   /** Whether that is all there are. */
   isWhole: boolean;
 }
 
-function Filters({ filter, onChange, counts, total, isWhole }: FiltersProps) {
+function Filters({ filter, onChange, counts, total, isLoaded, isWhole }: FiltersProps) {
   const active = [...counts].reduce((sum, [status, count]) => sum + (isFinal(status) ? 0 : count), 0);
   const choices: [JobsFilter["status"], number][] = [
     ["all", total],
@@ -253,10 +255,17 @@ function Filters({ filter, onChange, counts, total, isWhole }: FiltersProps) {
             onClick={() => onChange({ ...filter, status })}
           >
             {status}{" "}
-            <span class="count" title={isWhole ? undefined : "Of the jobs read so far; there are older ones"}>
-              {count}
-              {!isWhole && "+"}
-            </span>
+            {isLoaded ? (
+              <span
+                class="count"
+                title={isWhole ? undefined : "Of the jobs read so far; there are older ones"}
+              >
+                {count}
+                {!isWhole && "+"}
+              </span>
+            ) : (
+              <span class="count count-unknown" />
+            )}
           </button>
         ))}
       </fieldset>
@@ -273,7 +282,7 @@ function Filters({ filter, onChange, counts, total, isWhole }: FiltersProps) {
 function ClusterLine() {
   const now = useNow(5000);
   const { value } = useResource<ClusterView>("/cluster", now);
-  if (!value) return null;
+  if (!value) return <p class="cluster-line" />; // its room, so that nothing moves when it comes
   const online = value.clusters.filter((cluster) => cluster.status === "online");
   if (online.length === 0)
     return <p class="cluster-line warn">No cluster is online: jobs wait until an agent connects.</p>;

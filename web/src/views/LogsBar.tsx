@@ -1,22 +1,7 @@
 import { useState } from "preact/hooks";
 import { Icon } from "../parts/Icon";
 import { SearchField } from "../parts/SearchField";
-import { type LogFilter, parseRanks, ranksText } from "../state/logs";
-
-/** Which lines the reader wants. */
-export interface LogWish extends LogFilter {
-  /** RFC 3339; empty: from the beginning. */
-  since: string;
-}
-
-export const NO_WISH: LogWish = { ranks: new Set(), text: "", since: "" };
-
-/** As parameters of the service's logs, each with its `&`. */
-export function queryOf({ ranks, text, since }: LogWish): string {
-  const rank = [...ranks].sort((a, b) => a - b).join(",");
-  const pairs = Object.entries({ rank, q: text.slice(0, 200), since }).filter(([, value]) => value);
-  return pairs.map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
-}
+import { type LogWish, parseRanks, ranksText } from "../state/logs";
 
 /** More ranks than this are typed, not clicked. */
 const MOST_CHIPS = 16;

@@ -12,15 +12,20 @@ import {
   filterLines,
   findFailure,
   type LogState,
+  type LogWish,
   MOST_LINES,
   NO_LOGS,
+  NO_WISH,
   partSearched,
   prependLines,
+  queryOf,
   ranksOf,
+  readWish,
+  wishQuery,
 } from "../state/logs";
 import { formatCount, plural } from "../text/format";
-import type { Job, LogLine } from "../wire";
-import { LogsBar, type LogWish, NO_WISH, queryOf } from "./LogsBar";
+import { isFinal, type Job, type LogLine } from "../wire";
+import { LogsBar } from "./LogsBar";
 
 interface LogPage {
   items: LogLine[];
@@ -49,7 +54,7 @@ function readLines(messages: SseMessage[]): LogLine[] {
 /** What the workers wrote. Of a job that failed it opens at the failing rank's last lines. */
 export function LogsTab({ job, now }: { job: Job; now: number }) {
   const failing = failingRanks(job.failure);
-  const [wish, setWish] = useState<LogWish>(failing ? { ...NO_WISH, ranks: failing } : NO_WISH);
+  const [wish, setWish] = useWish(failing);
   const [ranks, setRanks] = useState<readonly number[]>([...(failing ?? [])]);
   const [counted, setCounted] = useState("");
   const [jumps, setJumps] = useState(0);
@@ -96,6 +101,22 @@ export function LogsTab({ job, now }: { job: Job; now: number }) {
       )}
     </section>
   );
+}
+
+/** It stands in the address, as the filter of the jobs does; without one, what matters of a failure is shown. */
+function useWish(failing: ReadonlySet<number> | null): [LogWish, (wish: LogWish) => void] {
+  const read = () => readWish(location.search) ?? (failing ? { ...NO_WISH, ranks: failing } : NO_WISH);
+  const [wish, setWish] = useState(read);
+  useEffect(() => {
+    const reread = () => setWish(read());
+    window.addEventListener("popstate", reread);
+    return () => window.removeEventListener("popstate", reread);
+  }, []);
+  const change = (wanted: LogWish) => {
+    history.replaceState(null, "", location.pathname + wishQuery(wanted) + location.hash);
+    setWish(wanted);
+  };
+  return [wish, change];
 }
 
 interface LiveLogsProps {
@@ -148,6 +169,7 @@ function LiveLogs({ job, now, first, query, wish, onRanks, onCount, onAll }: Liv
           now={now}
           focus={focus}
           onEarlier={onEarlier}
+          isOver={isFinal(job.status)}
         />
       )}
     </>

@@ -1,5 +1,6 @@
 import { useResource } from "../live/hooks";
 import { Icon } from "../parts/Icon";
+import { Prose } from "../parts/Prose";
 import { useMayChange } from "../parts/useMe";
 import { formatCoarse, formatTime, plural, sentence } from "../text/format";
 import type { Explanation, Job } from "../wire";
@@ -22,7 +23,7 @@ export function PendingCard({ job, now }: PendingCardProps) {
   return (
     <section class="card pending" aria-labelledby="pending-title">
       <h2 id="pending-title">Why it waits</h2>
-      <p>{because ? sentence(because) : "Nothing has looked at it yet."}</p>
+      <p>{because ? <Prose text={sentence(because)} /> : "Nothing has looked at it yet."}</p>
       <dl class="facts">
         {facts(job, value, now).map(([name, text]) => (
           <div key={name}>

@@ -2,7 +2,9 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { getText, post } from "../live/api";
 import { useResource, useThrottled } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
+import { Prose } from "../parts/Prose";
 import { pressedUnless } from "../parts/pressedUnless";
+
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
@@ -226,9 +228,11 @@ function NoWorkers({ job }: { job: Job }) {
     <div class="card empty">
       <h2>No workers</h2>
       <p class="soft">
-        {job.status === "queued" && job.queue
-          ? `The job waits: ${job.queue.reason}.`
-          : `The job is ${job.status} and wants ${plural(job.desired_workers, "worker")}.`}
+        {job.status === "queued" && job.queue ? (
+          <Prose text={`The job waits: ${job.queue.reason}.`} />
+        ) : (
+          `The job is ${job.status} and wants ${plural(job.desired_workers, "worker")}.`
+        )}
       </p>
     </div>
   );
