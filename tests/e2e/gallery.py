@@ -178,6 +178,7 @@ VIEWS = (
     View("job-checkpoints", "/jobs/{live}#checkpoints", "[data-checkpoint]"),
     rare("job-checkpoints-loading", "/jobs/{live}#checkpoints", ".loading", hold_back("/checkpoints")),
     rare("job-checkpoints-unread", "/jobs/{live}#checkpoints", ".empty .error", cut("**/checkpoints?*")),
+    rare("job-checkpoint-clone", "/jobs/{live}#checkpoints", "dialog[open]", press("New job from here")),
     rare("job-checkpoint-delete", "/jobs/{live}#checkpoints", "dialog[open]", press("Delete")),
     View("job-spec", "/jobs/{live}#spec", ".code"),
     View("job-code", "/jobs/{live}#code", "[role=tabpanel]"),

@@ -1,5 +1,4 @@
-import { useRef } from "preact/hooks";
-import { API, getAll, patch, postOnce, remove, type Unanswered } from "../live/api";
+import { API, getAll, patch, remove } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Icon } from "../parts/Icon";
@@ -7,9 +6,9 @@ import { pressedUnless } from "../parts/pressedUnless";
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
-import { jobPath, navigate } from "../router";
 import { formatAgo, formatBytes, formatCount, formatTime, formatValue } from "../text/format";
 import type { Checkpoint, Job, JobEvent } from "../wire";
+import { CloneJob } from "./CloneJob";
 
 interface CheckpointsTabProps {
   job: Job;
@@ -46,7 +45,7 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
         <CheckpointCard
           key={checkpoint.id}
           checkpoint={checkpoint}
-          jobId={job.id}
+          job={job}
           isOurs={!job.scaling_restarts}
           mayChange={mayChange}
           now={now}
@@ -59,7 +58,7 @@ export function CheckpointsTab({ job, events, now }: CheckpointsTabProps) {
 
 interface CheckpointCardProps {
   checkpoint: Checkpoint;
-  jobId: string;
+  job: Job;
   /** Ray Train keeps and deletes its own. */
   isOurs: boolean;
   mayChange: boolean;
@@ -67,7 +66,7 @@ interface CheckpointCardProps {
   onChange: () => void;
 }
 
-function CheckpointCard({ checkpoint, jobId, isOurs, mayChange, now, onChange }: CheckpointCardProps) {
+function CheckpointCard({ checkpoint, job, isOurs, mayChange, now, onChange }: CheckpointCardProps) {
   return (
     <li class="card checkpoint" data-checkpoint={checkpoint.id}>
       <div>
@@ -82,9 +81,7 @@ function CheckpointCard({ checkpoint, jobId, isOurs, mayChange, now, onChange }:
         </p>
         <code class="soft">{checkpoint.id}</code>
         {!isOurs && <p class="soft">Kept by Ray Train; its event names the folder.</p>}
-        {isOurs && mayChange && (
-          <CheckpointActions checkpoint={checkpoint} jobId={jobId} onChange={onChange} />
-        )}
+        {isOurs && mayChange && <CheckpointActions checkpoint={checkpoint} job={job} onChange={onChange} />}
       </div>
       <ul class="files">
         {checkpoint.files.map((file) => (
@@ -107,26 +104,17 @@ function CheckpointCard({ checkpoint, jobId, isOurs, mayChange, now, onChange }:
 
 interface CheckpointActionsProps {
   checkpoint: Checkpoint;
-  jobId: string;
+  job: Job;
   onChange: () => void;
 }
 
-function CheckpointActions({ checkpoint, jobId, onChange }: CheckpointActionsProps) {
+function CheckpointActions({ checkpoint, job, onChange }: CheckpointActionsProps) {
   const { isBusy, act } = useAct();
-  const unanswered = useRef<Unanswered>({});
   const path = `/checkpoints/${encodeURIComponent(checkpoint.id)}`;
   const isPinned = checkpoint.pinned === true;
-  const clone = () =>
-    void act(
-      () => postOnce<Job>(unanswered.current, `/jobs/${jobId}/clone`, { from_checkpoint: checkpoint.id }),
-      `Submitted a job that begins at step ${formatCount(checkpoint.step)}.`,
-      (made) => navigate(jobPath(made.id)),
-    );
   return (
     <p class="actions">
-      <button type="button" class="button small" {...pressedUnless(isBusy, clone)}>
-        New job from here
-      </button>
+      <CloneJob job={job} from={checkpoint} />
       <button
         type="button"
         class="button small"

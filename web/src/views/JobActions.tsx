@@ -1,17 +1,16 @@
-import { useRef, useState } from "preact/hooks";
-import { post, postOnce, remove, type Unanswered } from "../live/api";
+import { useState } from "preact/hooks";
+import { post, remove } from "../live/api";
 import { Confirm } from "../parts/Confirm";
-import { FormDialog } from "../parts/FormDialog";
 import { Icon, type IconName } from "../parts/Icon";
 import { pressedUnless } from "../parts/pressedUnless";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
-import { jobPath, navigate } from "../router";
+import { navigate } from "../router";
 import { comparePath } from "../state/compare";
 import { canAsk, type Verb } from "../state/job";
-import { parseAssignments } from "../text/assignments";
 import { isFinal, type Job } from "../wire";
 import { ChangeJob } from "./ChangeJob";
+import { CloneJob } from "./CloneJob";
 
 /** A pause that is forced, or of Ray Train's programs, which report their checkpoints when they want to. */
 const PAUSED_FROM_NEWEST = "Asked to pause. The job will go on from its newest checkpoint.";
@@ -90,7 +89,7 @@ export function JobActions({ job, onJob }: { job: Job; onJob: (job: Job) => void
         <Icon name="compare" /> Compare with…
       </a>
       {mayChange && <ChangeJob job={job} onJob={onJob} />}
-      {mayChange && <Clone job={job} />}
+      {mayChange && <CloneJob job={job} />}
       {mayChange && isFinal(job.status) && <Delete job={job} />}
       {mayChange && !isFinal(job.status) && <Cancel job={job} onConfirm={send} isBusy={isBusy} />}
     </div>
@@ -148,43 +147,6 @@ function Cancel({ job, onConfirm, isBusy, isIcon = false }: ConfirmedProps) {
         Force: kill at once, do not wait for the step to end
       </Check>
     </Confirm>
-  );
-}
-
-function Clone({ job }: { job: Job }) {
-  const unanswered = useRef<Unanswered>({});
-  const clone = async (filled: FormData) => {
-    const name = String(filled.get("name")).trim();
-    const changes = parseAssignments(String(filled.get("changes")));
-    const body = {
-      overrides: name === "" ? changes : { ...changes, name },
-      from_checkpoint: filled.has("newest") ? "latest" : null,
-    };
-    const made = await postOnce<Job>(unanswered.current, `/jobs/${job.id}/clone`, body);
-    navigate(jobPath(made.id));
-    return null;
-  };
-  return (
-    <FormDialog label="Clone" icon="copy" title={`Run ${job.name} again?`} confirm="Submit" onSend={clone}>
-      <p class="soft">A new job with the same code and spec, but for what you change.</p>
-      <label class="field">
-        Name
-        <input type="text" name="name" placeholder="The same with a number" />
-      </label>
-      <label class="field">
-        Changes of the spec, one a line
-        <textarea
-          name="changes"
-          rows={3}
-          spellcheck={false}
-          placeholder={"config.lr=0.1\nworkers.initial=4"}
-        />
-      </label>
-      <label class="check">
-        <input type="checkbox" name="newest" />
-        Begin from its newest checkpoint
-      </label>
-    </FormDialog>
   );
 }
 

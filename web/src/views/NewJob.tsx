@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, dryRun, type Finding, getAll, postYaml, type Unanswered } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Icon } from "../parts/Icon";
+import { pressedUnless } from "../parts/pressedUnless";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
 import { jobPath, navigate } from "../router";
@@ -205,7 +206,12 @@ function Composer({ shapes, recipes, projects, taken, onClose, onDone }: Compose
           <button type="button" class="button" onClick={onClose}>
             Close
           </button>
-          <button type="submit" class="button primary" disabled={isBusy || isWaiting || text.trim() === ""}>
+          <button
+            type="submit"
+            class="button primary"
+            disabled={isWaiting || text.trim() === ""}
+            {...pressedUnless(isBusy)}
+          >
             {isBusy ? "Submitting…" : "Submit"}
           </button>
         </p>

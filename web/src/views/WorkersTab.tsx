@@ -4,7 +4,6 @@ import { useResource, useThrottled } from "../live/hooks";
 import { Confirm } from "../parts/Confirm";
 import { Prose } from "../parts/Prose";
 import { pressedUnless } from "../parts/pressedUnless";
-
 import { Unread } from "../parts/Unread";
 import { useAct } from "../parts/useAct";
 import { useMayChange } from "../parts/useMe";
