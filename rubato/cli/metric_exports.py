@@ -23,9 +23,9 @@ SUFFIX = ".rubato"
 """Behind the names of event files, so that a second export knows those of the first."""
 MLFLOW_BATCH = 1000
 """MLflow takes no more metrics in one request."""
-PROBE_S = 5.0
 MLFLOW_VALUE = 6000
 """And no longer values of a parameter."""
+PROBE_S = 5.0
 
 
 def read_rows(client: Source, job: Job) -> list[MetricPoint]:

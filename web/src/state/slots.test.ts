@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Node, NodeJob } from "../wire";
-import { describeSlots, HUES, hueOf, shareHues, slotsOf, unitOf } from "./slots";
+import { describeSlots, HUES, type Hues, shareHues, slotsOf, unitOf } from "./slots";
 
 const job = (name: string, cpu: number, gpu = 0): NodeJob => ({
   job_id: `job_${name}`,
@@ -56,30 +56,24 @@ describe("slotsOf", () => {
 });
 
 describe("shareHues", () => {
-  const hues = (ids: string) => [...ids].map((id) => hueOf(`job_${id}`));
-  const share = (ids: string, cluster = "a") =>
-    shareHues(cluster, [node({ jobs: [...ids].map((id) => job(id, 1)) })]);
+  const share = (ids: string, before: Hues = new Map()) =>
+    shareHues(before, [node({ jobs: [...ids].map((id) => job(id, 1)) })]);
 
   it("repeats none while one is left, whatever the order of the jobs", () => {
-    share("cba");
-    expect(hues("abc")).toEqual([0, 1, 2]);
-    share("abcdefg");
-    expect(new Set(hues("abcdefg")).size).toBe(HUES);
-    share("abcdefgh");
-    expect(hues("h")).toEqual([0]);
+    expect([...share("cba")]).toEqual([
+      ["job_a", 0],
+      ["job_b", 1],
+      ["job_c", 2],
+    ]);
+    const all = share("abcdefg");
+    expect(new Set(all.values()).size).toBe(HUES);
+    expect(share("abcdefgh", all).get("job_h")).toBe(0);
   });
 
   it("leaves a job its own when others come and go", () => {
-    share("bd");
-    const before = hues("bd");
-    share("abd");
-    expect(hues("bd")).toEqual(before);
-    expect(before).not.toContain(hues("a")[0]);
-  });
-
-  it("gives the jobs of one cluster others than those of the next", () => {
-    share("ab");
-    share("xy", "b");
-    expect(new Set(hues("abxy")).size).toBe(4);
+    const before = share("bd");
+    const after = share("abd", before);
+    expect([after.get("job_b"), after.get("job_d"), after.get("job_a")]).toEqual([0, 1, 2]);
+    expect(share("d", after)).toEqual(new Map([["job_d", 1]]));
   });
 });

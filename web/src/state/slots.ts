@@ -1,12 +1,15 @@
-/** The slots of a node, one after another: whose they are, and which are free. */
+/** The slots of a node, one after another: whose they are, and which are free. Pure. */
 
 import type { Node } from "../wire";
 
 /** Hues that jobs share out; none of them is red, which means that something is wrong. */
 export const HUES = 7;
 
+/** By the id of a job. */
+export type Hues = ReadonlyMap<string, number>;
+
 export type Slot =
-  | { kind: "job"; jobId: string; name: string; hue: number }
+  | { kind: "job"; jobId: string; name: string }
   /** Of jobs in projects that the reader has no role in, or of something that is no job. */
   | { kind: "other" }
   | { kind: "free" }
@@ -26,7 +29,7 @@ export function slotsOf(node: Node): Slot[] {
   let taken = 0;
   for (const job of node.jobs) {
     taken += job[unit];
-    const slot: Slot = { kind: "job", jobId: job.job_id, name: job.name, hue: hueOf(job.job_id) };
+    const slot: Slot = { kind: "job", jobId: job.job_id, name: job.name };
     for (let n = Math.ceil(job[unit]); n > 0; n--) slots.push(slot);
   }
   for (let n = Math.ceil(node[`${unit}_used`] - taken); n > 0; n--) slots.push({ kind: "other" });
@@ -35,38 +38,24 @@ export function slotsOf(node: Node): Slot[] {
   return slots.slice(0, total);
 }
 
-/** The hue of each job that was given one, by the cluster that runs it. */
-const given = new Map<string, ReadonlyMap<string, number>>();
-
 /**
- * Give the jobs of a cluster their hues, in the order of their ids: each keeps the one that it has for as long as it is
- * there, and a new one gets the first of those that the fewest jobs have.
+ * The hues of the jobs on these nodes, in the order of their ids: each keeps the one that it had, and a new one gets the
+ * first of those that the fewest have.
  */
-export function shareHues(clusterId: string, nodes: readonly Node[]): void {
-  const before = given.get(clusterId);
+export function shareHues(before: Hues, nodes: readonly Node[]): Hues {
   const ids = [...new Set(nodes.flatMap((node) => node.jobs.map((job) => job.job_id)))].sort();
   const hues = new Map<string, number>();
-  for (const id of ids) {
-    const kept = before?.get(id);
-    if (kept !== undefined) hues.set(id, kept);
-  }
-  given.set(clusterId, hues);
-  for (const id of ids) if (!hues.has(id)) hues.set(id, rarestHue());
-}
-
-function rarestHue(): number {
   const jobs = new Array<number>(HUES).fill(0);
-  for (const hues of given.values()) for (const hue of hues.values()) jobs[hue] = (jobs[hue] ?? 0) + 1;
-  return jobs.indexOf(Math.min(...jobs));
-}
-
-/** What `shareHues` gave the job. */
-export function hueOf(jobId: string): number {
-  for (const hues of given.values()) {
-    const hue = hues.get(jobId);
-    if (hue !== undefined) return hue;
+  const give = (id: string, hue: number) => {
+    hues.set(id, hue);
+    jobs[hue] = (jobs[hue] ?? 0) + 1;
+  };
+  for (const id of ids) {
+    const kept = before.get(id);
+    if (kept !== undefined) give(id, kept);
   }
-  return 0;
+  for (const id of ids) if (!hues.has(id)) give(id, jobs.indexOf(Math.min(...jobs)));
+  return hues;
 }
 
 /** A line for those who do not see squares. */

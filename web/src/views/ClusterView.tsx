@@ -1,4 +1,4 @@
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { useNow, useResource } from "../live/hooks";
 import { Heading } from "../parts/Heading";
 import { Prose } from "../parts/Prose";
@@ -6,7 +6,7 @@ import { StaleNote } from "../parts/StaleNote";
 import { Unread } from "../parts/Unread";
 import { Wide } from "../parts/Wide";
 import { jobPath } from "../router";
-import { shareHues } from "../state/slots";
+import { type Hues, shareHues } from "../state/slots";
 import { formatAgo, formatCoarse, plural, sentence } from "../text/format";
 import type { Cluster, ClusterView as Clusters, Node, QueuedJob } from "../wire";
 import { NodeRow } from "./NodeRow";
@@ -58,7 +58,9 @@ function NoCluster() {
 function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number; isAdmin: boolean }) {
   const nodes = useResource<{ items: Node[] }>(`/clusters/${encodeURIComponent(cluster.id)}/nodes`, now);
   const isOnline = cluster.status === "online";
-  if (nodes.value) shareHues(cluster.id, nodes.value.items);
+  const last = useRef<Hues>(new Map());
+  const hues = shareHues(last.current, nodes.value?.items ?? []);
+  if (nodes.value) last.current = hues;
   return (
     <section class="card" aria-labelledby={`cluster-${cluster.id}`}>
       <div class="card-head">
@@ -88,7 +90,14 @@ function ClusterCard({ cluster, now, isAdmin }: { cluster: Cluster; now: number;
           </thead>
           <tbody>
             {nodes.value?.items.map((node) => (
-              <NodeRow key={node.node_id} node={node} now={now} isAdmin={isAdmin} onChange={nodes.reload} />
+              <NodeRow
+                key={node.node_id}
+                node={node}
+                hues={hues}
+                now={now}
+                isAdmin={isAdmin}
+                onChange={nodes.reload}
+              />
             ))}
           </tbody>
         </table>

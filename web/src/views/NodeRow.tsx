@@ -3,19 +3,20 @@ import { Confirm } from "../parts/Confirm";
 import { pressedUnless } from "../parts/pressedUnless";
 import { useAct } from "../parts/useAct";
 import { jobPath } from "../router";
-import { describeSlots, hueOf, type Slot, slotsOf } from "../state/slots";
+import { describeSlots, type Hues, type Slot, slotsOf } from "../state/slots";
 import { formatAgo, formatBytes, formatCoarse, plural } from "../text/format";
 import type { Node } from "../wire";
 
 interface NodeRowProps {
   node: Node;
+  hues: Hues;
   now: number;
   isAdmin: boolean;
   onChange: () => void;
 }
 
 /** A machine: its slots as squares, and what an administrator may do with it. */
-export function NodeRow({ node, now, isAdmin, onChange }: NodeRowProps) {
+export function NodeRow({ node, hues, now, isAdmin, onChange }: NodeRowProps) {
   const name = node.hostname || node.address;
   return (
     <tr data-node={node.node_id}>
@@ -28,7 +29,7 @@ export function NodeRow({ node, now, isAdmin, onChange }: NodeRowProps) {
         {node.by !== null && <small class="soft">{marked(node, now)}</small>}
       </td>
       <td data-label="Slots" class="row-wide">
-        <Slots node={node} />
+        <Slots node={node} hues={hues} />
       </td>
       <td class="number" data-label="Workers">
         {node.workers_left}
@@ -54,20 +55,20 @@ function marked(node: Node, now: number): string {
   return `by ${node.by === "ray" ? "the cluster" : node.by}${since}${left}`;
 }
 
-function Slots({ node }: { node: Node }) {
+function Slots({ node, hues }: { node: Node; hues: Hues }) {
   const slots = slotsOf(node);
   return (
     <>
       <span class="hidden">{describeSlots(node)}</span>
       <span class="slots" aria-hidden="true">
         {slots.map((slot, place) => (
-          <Square key={place} slot={slot} />
+          <Square key={place} slot={slot} hues={hues} />
         ))}
       </span>
       <span class="slot-jobs">
         {node.jobs.map((job) => (
           <a key={job.job_id} href={jobPath(job.job_id)}>
-            <i class={`slot slot-job hue-${hueOf(job.job_id)}`} aria-hidden="true" /> {job.name}{" "}
+            <i class={`slot slot-job hue-${hues.get(job.job_id)}`} aria-hidden="true" /> {job.name}{" "}
             <span class="soft">{plural(job.workers, "worker")}</span>
           </a>
         ))}
@@ -78,9 +79,9 @@ function Slots({ node }: { node: Node }) {
 
 const WORDS = { other: "Of others", free: "Free", shut: "Closed: the node takes no new workers" };
 
-function Square({ slot }: { slot: Slot }) {
+function Square({ slot, hues }: { slot: Slot; hues: Hues }) {
   return slot.kind === "job" ? (
-    <i class={`slot slot-job hue-${slot.hue}`} title={slot.name} />
+    <i class={`slot slot-job hue-${hues.get(slot.jobId)}`} title={slot.name} />
   ) : (
     <i class={`slot slot-${slot.kind}`} title={WORDS[slot.kind]} />
   );
