@@ -28,6 +28,9 @@ def describe_yaml_error(error: Exception) -> str:
     problem = getattr(error, "problem", None)
     if mark is None or problem is None:
         return " ".join(str(error).split())[:300]
+    opened = getattr(error, "context_mark", None)
+    if opened is not None and "<stream end>" in problem:
+        return f"line {opened.line + 1}, column {opened.column + 1}: what begins here is not closed"
     plain = next((said for part, said in _PLAIN if part in problem), problem)
     return f"line {mark.line + 1}, column {mark.column + 1}: {plain}"
 

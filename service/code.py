@@ -95,13 +95,13 @@ async def check_program(context: Context, spec: JobSpec) -> None:
 
 def _check_program(packages: PackageStore, code: Code) -> None:
     target, _, name = code.entrypoint.partition(":")
-    sizes = _sizes(packages, code)
-    path = find_source(target, sizes) if sizes else None
-    if path is None or sizes[path] > MAX_SHOWN_BYTES:
-        return
     try:
+        sizes = _sizes(packages, code)
+        path = find_source(target, sizes) if sizes else None
+        if path is None or sizes[path] > MAX_SHOWN_BYTES:
+            return
         source = _read(packages, code, path)
-    except ServiceError:  # whoever unpacks it says what is damaged
+    except (ServiceError, OSError, zipfile.BadZipFile):  # damaged, or removed meanwhile: told where it is needed
         return
     check_source(target, name, source)
 

@@ -33,7 +33,7 @@ def test_a_key_that_stands_twice_is_refused(text: str) -> None:
         ("a:\n  b: 1\n c: 2\n", "line 3, column 2: this line does not fit the indentation"),
         ("a:\n\t- 1\n", "line 2, column 1: a character that needs quotes, or a tab"),
         ("a: 1\nbcd\ne: 2\n", "line 3, column 1: a key without its colon"),
-        ("a: [1\n", "line 2, column 1: expected ',' or ']'"),
+        ("a: [1\n", "line 1, column 4: what begins here is not closed"),
         ("on: 1\non: 2", "the key 'on' stands twice (line 2)"),
     ],
 )

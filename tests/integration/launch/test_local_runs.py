@@ -104,6 +104,7 @@ def test_a_run_tells_programs_how_it_ended(
     tmp_path: Path, rubato: Call, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], code: int, status: str
 ) -> None:
     monkeypatch.setattr("rubato.launch.local.run_local", partial(run_local, command=command))
+    (tmp_path / "toy.py").write_text("def train(run): ...\n")
     (tmp_path / "toy.json").write_text(json.dumps(spec_to_json(spec(steps=5))))
     done, out, err = rubato("run", str(tmp_path / "toy.json"), "--json")
     told = json.loads(out)

@@ -130,7 +130,7 @@ def packed(text: str) -> tuple[str, bytes]:
     """A package and its address."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("train.py", text)
+        archive.writestr("train.py", f"def train(run): ...  # {text}\n")
     data = buffer.getvalue()
     return hashlib.sha256(data).hexdigest(), data
 
