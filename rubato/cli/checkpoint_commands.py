@@ -11,8 +11,9 @@ import typer
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import note, put_json, stdout_console, tell
 from rubato.cli.pin import UndoOption, pin_by_id
-from rubato.cli.render import checkpoint_table, format_bytes
+from rubato.cli.render import checkpoint_table
 from rubato.errors import UserError
+from rubato.wire.units import format_bytes
 
 if TYPE_CHECKING:
     from rubato.client import Checkpoint, Client

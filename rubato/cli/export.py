@@ -13,9 +13,9 @@ from rubato.cli.checkpoint_commands import bring
 from rubato.cli.local_runs import source_of
 from rubato.cli.options import JsonOption, UrlOption, complete_jobs_and_runs, connect, is_local_run
 from rubato.cli.output import note, put_json, tell
-from rubato.cli.render import format_bytes
 from rubato.errors import CheckpointError, UserError
 from rubato.home import Home
+from rubato.wire.units import format_bytes
 
 if TYPE_CHECKING:
     from rubato.checkpoint.manifest import Manifest

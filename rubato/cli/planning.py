@@ -13,7 +13,6 @@ import typer
 
 from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, parse_assignments
 from rubato.cli.output import note, put, put_json, put_table
-from rubato.cli.render import format_bytes
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
 from rubato.planner.links import Link
@@ -21,6 +20,7 @@ from rubato.planner.measured import Passes, link_of, profile_of, sizes_of
 from rubato.planner.profile import Profile
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.spec import JobSpec, spec_to_json
+from rubato.wire.units import format_bytes
 
 if TYPE_CHECKING:
     from rubato.planner.batches import Batch

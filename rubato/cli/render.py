@@ -64,15 +64,6 @@ def format_pause(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def format_bytes(count: float) -> str:
-    """A size with a unit that fits, in three digits."""
-    for unit in ("B", "kB", "MB"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"
-
-
 def format_workers(job: Job) -> str:
     """`2`, or `1/3` where 3 are wanted; `-` when it is over."""
     if job.is_final:

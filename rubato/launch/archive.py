@@ -31,6 +31,7 @@ from rubato.wire.cluster import Distrust
 from rubato.wire.codec import to_json
 from rubato.wire.events import EventKind
 from rubato.wire.spec import JobSpec
+from rubato.wire.units import format_bytes
 
 RETRY_S = 5.0
 """Between two looks at a storage that does not answer."""
@@ -115,10 +116,6 @@ def describe_damage(root: object, causes: Sequence[str]) -> str:
         f"No checkpoint in {root} holds: {'; '.join(causes)}. Put one of them back from a copy, or move their folders "
         "away to begin afresh."
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
 
 
 def next_attempt(root: Folder) -> int:
@@ -335,7 +332,7 @@ class StorageArchive:
         size = sum(file.bytes for file in files)
         self._emit(
             EventKind.CHECKPOINT_COMMITTED,
-            f"the checkpoint of step {order.step} was saved, {_size(size)}",
+            f"the checkpoint of step {order.step} was saved, {format_bytes(size)}",
             order,
             checkpoint_id=order.folder,
             bytes=size,

@@ -61,6 +61,15 @@ def to_size(size: float) -> str:
     return f"{size:g} B"
 
 
+def format_bytes(count: float) -> str:
+    """A size with a unit that fits, in three digits."""
+    for unit in ("B", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
 def utc_timestamp(at: float | None = None) -> str:
     """Now, or a moment in seconds since 1970, as every record of ours has it: RFC 3339 in UTC, to the microsecond."""
     moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)

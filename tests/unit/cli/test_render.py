@@ -12,7 +12,6 @@ from rubato.cli.render import (
     describe_failure,
     describe_job,
     format_age,
-    format_bytes,
     format_number,
     format_pause,
     job_table,
@@ -20,6 +19,7 @@ from rubato.cli.render import (
     say_status,
 )
 from rubato.client import Job
+from rubato.wire.units import format_bytes
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
