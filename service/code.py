@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import rubato.wire
-from rubato.entrypoint_source import check_source, find_source
+from rubato.entrypoint_source import check_source, find_source, places
 from rubato.errors import EntrypointError, Finding, SpecError
 from rubato.wire.spec import JobSpec
 from service.context import Context
@@ -109,8 +109,7 @@ def _check_program(packages: PackageStore, code: Code) -> None:
 def entrypoint_file(entrypoint: str, paths: Any) -> str | None:
     """The file that `train.py:train` or `package.module:train` means, if it is among these."""
     target = entrypoint.partition(":")[0]
-    module = target.removeprefix("./").replace(".", "/")
-    candidates = (target.removeprefix("./"), f"{module}.py", f"{module}/__init__.py", f"{module}/__main__.py")
+    candidates = (*places(target), f"{target.replace('.', '/')}/__main__.py")
     return next((path for path in candidates if path in paths), None)
 
 
