@@ -58,9 +58,9 @@ def update(
     if not changes:
         raise typer.BadParameter("give at least one of --priority, --label, --min, --max and --set")
     with connect(url) as client:
-        before = client.job(job)
+        before = None if as_json else client.job(job)
         changed = client.update(job, changes, if_match=if_match)
-        if as_json:
+        if before is None:
             put_json(changed.raw)
         else:
             bounds = f"{changed.min_workers} to {changed.max_workers} workers, {changed.desired_workers} wanted"
