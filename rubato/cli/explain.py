@@ -136,15 +136,12 @@ def _price(spec: JobSpec) -> str:
     """Why there are so many microbatches, and what to do where they are small."""
     total, count = spec.batch.global_size, spec.num_microbatches
     is_usual = count == replace(spec, batch=replace(spec.batch, num_microbatches="auto")).num_microbatches
+    chosen = f"{count} is what `auto` chooses" if is_usual else f"{count} stays as it was submitted"
     counts = f"{spec.workers.min} to {spec.workers.upper} workers"
     if total >= count * ROOMY:
         reason = f"of the counts that leave {ROOMY} samples in each, the one that keeps {counts} busiest"
-        return f"{count} is what `auto` chooses: {reason}" if is_usual else f"{count} stays as it was submitted"
-    why = (
-        f"{count} is what `auto` chooses, so that each of {counts} has one"
-        if is_usual
-        else f"{count} stays as it was submitted"
-    )
+        return f"{chosen}: {reason}" if is_usual else chosen
+    why = f"{chosen}, so that each of {counts} has one" if is_usual else chosen
     return (
         f"{why}: fewer than {ROOMY} samples in each use a core badly (256 samples in pieces of 16 took more than twice "
         "as long as in one); a larger batch.global_size or fewer microbatches cost less a sample, and change the result"
