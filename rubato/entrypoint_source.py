@@ -6,8 +6,7 @@ import ast
 import posixpath
 from collections.abc import Collection, Iterator
 
-from rubato.errors import EntrypointError
-from rubato.near import meant
+from rubato.errors import EntrypointError, meant
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 

@@ -29,6 +29,8 @@ how the service answers a cluster (`jobs/service_link`).
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +52,12 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
+
+
+def meant(given: str, known: Iterable[str]) -> str:
+    """`; did you mean 'train'?`, behind what names a thing that there is not; nothing where no name is close."""
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 class SpecError(UserError):

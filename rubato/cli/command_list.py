@@ -10,7 +10,7 @@ from typing import Any
 import typer
 import typer.core
 
-from rubato.near import meant
+from rubato.errors import meant
 
 OTHER_WORDS = {
     "describe": "get",

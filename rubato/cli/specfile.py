@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from rubato.errors import SpecError, UserError
-from rubato.near import meant
+from rubato.errors import SpecError, UserError, meant
 from rubato.recipes import find_recipe
 from rubato.recipes.check import check_recipe
 from rubato.wire.settings import why_empty

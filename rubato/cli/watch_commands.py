@@ -26,7 +26,7 @@ from rubato.cli.render import (
     node_table,
     styled_status,
 )
-from rubato.near import meant
+from rubato.errors import meant
 from rubato.wire.events import EventKind
 
 if TYPE_CHECKING:

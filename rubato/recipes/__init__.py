@@ -5,11 +5,10 @@ A recipe imports `rubato`, torch and its own data library. Listing them imports 
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from pathlib import Path
 
-from rubato.errors import EntrypointError
+from rubato.errors import EntrypointError, meant
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ def find_recipe(name: str) -> Recipe:
     """
     recipe = RECIPES.get(name.replace("_", "-"))
     if recipe is None:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        advice = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(RECIPES)}"
-        raise EntrypointError(f"no recipe is called {name!r}; {advice}")
+        advice = meant(name, RECIPES) or f"; there are: {', '.join(RECIPES)}"
+        raise EntrypointError(f"no recipe is called {name!r}{advice}")
     return recipe

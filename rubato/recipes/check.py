@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from rubato.errors import EntrypointError, Finding
+from rubato.errors import EntrypointError, Finding, meant
 from rubato.recipes import find_recipe
 from rubato.recipes.keys import ConfigKey, config_keys
 
@@ -30,9 +29,8 @@ def check_recipe(name: str, config: Mapping[str, Any]) -> list[Finding]:
     for given, value in config.items():
         key = keys.get(given)
         if key is None:
-            near = difflib.get_close_matches(given, keys, n=1)
-            advice = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(keys)}"
-            findings.append(Finding(f"config.{given}", f"{recipe.name} has no such key; {advice}"))
+            advice = meant(given, keys) or f"; it takes {', '.join(keys)}"
+            findings.append(Finding(f"config.{given}", f"{recipe.name} has no such key{advice}"))
         elif not _takes(key, value):
             findings.append(Finding(f"config.{given}", f"{recipe.name} takes {_said(key)} here, not {value!r:.80}"))
     return findings

@@ -10,14 +10,13 @@ that are made once for each type and know no paths; where one of them is not con
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import types
 import typing
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from rubato.errors import Finding, SpecError
+from rubato.errors import Finding, SpecError, meant
 
 T = TypeVar("T")
 
@@ -239,9 +238,8 @@ def _decode_dataclass(kind: Any, data: Any, path: str, findings: list[Finding], 
     if strict:
         for key in data:
             if key not in fields:
-                near = difflib.get_close_matches(str(key), fields, n=1)
-                advice = f"did you mean '{near[0]}'?" if near else f"known fields: {', '.join(fields)}"
-                findings.append(Finding(_join(path, str(key)), f"unknown field; {advice}"))
+                advice = meant(str(key), fields) or f"; known fields: {', '.join(fields)}"
+                findings.append(Finding(_join(path, str(key)), f"unknown field{advice}"))
     values: dict[str, Any] = {}
     before = len(findings)
     for name, field in fields.items():
