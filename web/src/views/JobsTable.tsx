@@ -1,10 +1,12 @@
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import type { Point } from "../charts/spark";
 import { Progress } from "../parts/Progress";
 import { Prose } from "../parts/Prose";
 import { Sparkline } from "../parts/Sparkline";
 import { StatusChip } from "../parts/StatusChip";
+import { type RowHeight, TableBlock, UNKNOWN_HEIGHT } from "../parts/TableBlock";
 import { jobPath } from "../router";
+import { blocksFromEnd } from "../state/blocks";
 import { MOST_COMPARED } from "../state/compare";
 import { describeJob } from "../state/events";
 import { stepsPerSecond, timeLeft } from "../state/jobs";
@@ -20,6 +22,10 @@ import {
 import { isFinal, type Job } from "../wire";
 import { RowActions } from "./JobActions";
 
+const HEAD_ROWS = 1;
+const COLUMNS = 9;
+const BLOCK_ROWS = 40;
+
 interface JobsTableProps {
   jobs: Job[];
   pace: ReadonlyMap<string, number>;
@@ -32,8 +38,10 @@ interface JobsTableProps {
 
 export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTableProps) {
   const isFull = chosen.size >= MOST_COMPARED;
+  const blocks = useMemo(() => blocksFromEnd(jobs, BLOCK_ROWS), [jobs]);
+  const [usual, setUsual] = useState<RowHeight>(UNKNOWN_HEIGHT);
   return (
-    <table class="card jobs">
+    <table class="card jobs" aria-rowcount={HEAD_ROWS + jobs.length}>
       <thead>
         <tr>
           <th scope="col" class="job-choice">
@@ -57,20 +65,30 @@ export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTab
           </th>
         </tr>
       </thead>
-      <tbody>
-        {jobs.map((job) => (
-          <JobRow
-            key={job.id}
-            job={job}
-            pace={pace.get(job.id)}
-            losses={losses.get(job.id) ?? NO_LOSSES}
-            now={now}
-            isChosen={chosen.has(job.id)}
-            mayChoose={!isFull || chosen.has(job.id)}
-            onChoose={onChoose}
-          />
-        ))}
-      </tbody>
+      {blocks.map(({ begin, items }) => (
+        <TableBlock
+          key={items.at(-1)?.id}
+          rows={items.length}
+          columns={COLUMNS}
+          usual={usual}
+          onMeasure={setUsual}
+          draw={() =>
+            items.map((job, place) => (
+              <JobRow
+                key={job.id}
+                rowIndex={HEAD_ROWS + begin + place + 1}
+                job={job}
+                pace={pace.get(job.id)}
+                losses={losses.get(job.id) ?? NO_LOSSES}
+                now={now}
+                isChosen={chosen.has(job.id)}
+                mayChoose={!isFull || chosen.has(job.id)}
+                onChoose={onChoose}
+              />
+            ))
+          }
+        />
+      ))}
     </table>
   );
 }
@@ -78,6 +96,8 @@ export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTab
 const NO_LOSSES: readonly Point[] = [];
 
 interface JobRowProps {
+  /** Its place in the whole table, of which only a part is drawn; from 1, with the head. */
+  rowIndex: number;
   job: Job;
   pace: number | undefined;
   losses: readonly Point[];
@@ -88,16 +108,19 @@ interface JobRowProps {
 }
 
 function JobRow(props: JobRowProps) {
-  const { job, pace, losses, isChosen, mayChoose, onChoose } = props;
+  const { rowIndex, job, pace, losses, isChosen, mayChoose, onChoose } = props;
   const age = formatAgo(job.created_at, props.now);
   // The clock ticks for all rows, a thousand maybe; most of them read the same as a second ago.
-  return useMemo(() => drawRow(props, age), [job, pace, losses, age, isChosen, mayChoose, onChoose]);
+  return useMemo(
+    () => drawRow(props, age),
+    [rowIndex, job, pace, losses, age, isChosen, mayChoose, onChoose],
+  );
 }
 
-function drawRow({ job, pace, losses, isChosen, mayChoose, onChoose }: JobRowProps, age: string) {
+function drawRow({ rowIndex, job, pace, losses, isChosen, mayChoose, onChoose }: JobRowProps, age: string) {
   const message = describeJob(job);
   return (
-    <tr data-job={job.id}>
+    <tr data-job={job.id} aria-rowindex={rowIndex}>
       <td class="job-choice">
         <input
           type="checkbox"
