@@ -32,7 +32,8 @@ def test_every_job_comes_into_sight_in_its_place_and_few_are_drawn(own_service: 
     seen: dict[int, str] = {}
     while True:
         assert drawn.count() < JOBS / 2 + 40
-        assert (in_sight := rows_in_sight(page)), "the picture shows a hole"
+        in_sight = rows_in_sight(page)
+        assert in_sight, "the picture shows a hole"
         seen |= in_sight
         if not page.evaluate("""() => { const before = scrollY; scrollBy(0, 500); return scrollY > before; }"""):
             break
