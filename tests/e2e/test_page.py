@@ -241,7 +241,7 @@ def test_so_it_is_from_the_list(service: Service, cluster: SimulatedCluster, new
 
 
 def test_a_pause_that_takes_too_long_is_forced(service: Service, cluster: SimulatedCluster, new_page: NewPage) -> None:
-    job_id = service.submit("digits-ended", pace=0.1)
+    job_id = service.submit("digits-forced", pace=0.1)
     page = new_page(service)
     open_job(page, service, job_id)
     expect(page.locator(".job-head [data-status=running]")).to_be_visible()
