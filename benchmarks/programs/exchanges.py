@@ -4,8 +4,9 @@ python exchanges.py RANK WORLD HOST:PORT INTERFACE REQUEST
 
 REQUEST is JSON: `shapes` of the parameters, `rounds`, `aggregations` by name, and by rank the `hosts`: equal for those
 on one machine, which share its interface. Rank 0 opens the store. The answer is one line of JSON: by name the bytes
-that left the interface in a round, those that the strategy announced, the seconds of each round, and a digest of what
-all took for the sum in the last one.
+that left the interface in a round, those that the strategy announced, the seconds of each round, a digest of what all
+took for the sum in the last one; and bytes and seconds of its messages alone, which are as many between the same ranks
+in the same order, with nothing computed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,13 @@ from rubato.checkpoint.digest import digest64
 from rubato.engine.aggregation import compressor_of
 from rubato.engine.comm import Communicator, dist, form
 from rubato.strategies.layout import Layout, layout_of
+from rubato.strategies.peers import Collectives
 from rubato.wire.aggregation import AggregationSpec
 from rubato.wire.codec import from_json
 from rubato.wire.worker import GenerationRecord, Member, Origin
 
+Messages = Sequence[tuple[int, torch.Tensor]]
+"""By the rank on the other side."""
 WARM = 1
 CPU = torch.device("cpu")
 
@@ -73,18 +77,73 @@ def vector_of(rank: int, layout: Layout) -> torch.Tensor:
 def measure(
     comm: Communicator, layout: Layout, vector: torch.Tensor, spec: AggregationSpec, rounds: int, interface: str
 ) -> dict[str, Any]:
-    """Some rounds of one strategy."""
+    """Some rounds of one strategy, and as many of its messages alone."""
     compressor = compressor_of(spec, layout, spec.compression.density, comm.hosts, seed=0)
-    state, seconds, sent = compressor.start(vector), [], 0
+    noted, state, total = Noted(comm), compressor.start(vector), vector
+
+    def step(number: int, through: Collectives = comm) -> None:
+        nonlocal total, state
+        total, state = compressor.exchange(through, vector, state, number)
+
+    seconds, sent = timed(comm, rounds, interface, step)
+    digest = digest64([total])
+    step(WARM + rounds, noted)
+    alone, sent_alone = timed(comm, rounds, interface, lambda number: noted.again())
+    return {
+        "sent": sent,
+        "announced": compressor.sent_bytes(comm.rank, comm.world, vector.element_size()),
+        "seconds": seconds,
+        "messages_sent": sent_alone,
+        "messages_seconds": alone,
+        "digest": digest,
+    }
+
+
+def timed(
+    comm: Communicator, rounds: int, interface: str, step: Callable[[int], None]
+) -> tuple[Sequence[float], float]:
+    """Seconds of each round, and bytes that left the interface in one."""
+    seconds, sent = [], 0
     for number in range(WARM + rounds):
         wait(comm)
         before, began = sent_bytes(interface), time.perf_counter()
-        total, state = compressor.exchange(comm, vector, state, number)
+        step(number)
         seconds.append(time.perf_counter() - began)
         wait(comm)  # what others still acknowledge is of this round
         sent += sent_bytes(interface) - before if number >= WARM else 0
-    announced = compressor.sent_bytes(comm.rank, comm.world, vector.element_size())
-    return {"sent": sent / rounds, "announced": announced, "seconds": seconds[WARM:], "digest": digest64([total])}
+    return seconds[WARM:], sent / rounds
+
+
+class Noted:
+    """The collectives of a worker, which note what passes through them."""
+
+    def __init__(self, comm: Communicator) -> None:
+        self.rank, self.world, self.device = comm.rank, comm.world, comm.device
+        self._comm = comm
+        self._passed: list[tuple[Messages, Messages] | None] = []
+
+    def pass_messages(self, received: Messages, sent: Messages) -> None:
+        """See `rubato.strategies.peers.Collectives`."""
+        self._comm.pass_messages(received, sent)
+        self._passed.append((blank(received), blank(sent)))
+
+    def confirm(self) -> None:
+        """Likewise."""
+        self._comm.confirm()
+        self._passed.append(None)
+
+    def again(self) -> None:
+        """The same messages, in the same order."""
+        for messages in self._passed:
+            if messages is None:
+                self._comm.confirm()
+            else:
+                self._comm.pass_messages(*messages)
+
+
+def blank(messages: Messages) -> Messages:
+    """As long, of zeros."""
+    return [(rank, torch.zeros_like(one)) for rank, one in messages]
 
 
 def wait(comm: Communicator) -> None:

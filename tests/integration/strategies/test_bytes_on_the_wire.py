@@ -64,6 +64,8 @@ def test_what_is_sent_is_what_was_announced(net: Network, workers: int) -> None:
                 assert name == "threshold"
                 announced = of_a_threshold(workers)
             assert announced <= sent <= announced * (1 + SHARE) + FEW, f"{name}, rank {rank}: {answer[name]}"
+            alone = answer[name]["messages_sent"]
+            assert abs(alone - sent) <= announced * SHARE + FEW, f"{name}, rank {rank}, alone: {answer[name]}"
     assert len({answer["threshold"]["digest"] for answer in answers}) == 1
 
 
