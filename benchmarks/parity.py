@@ -16,7 +16,6 @@ others have. `--json FILE` keeps each value as it is measured, and what it has a
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -31,6 +30,7 @@ from typing import Any
 
 from benchmarks.document import publish
 from benchmarks.flags import words
+from benchmarks.kept import Kept, add_json_flag
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import PROGRAMS, nothing_left_behind
 from benchmarks.programs.parity import MACHINES, ROUND
@@ -148,24 +148,15 @@ class Values:
     """
 
     def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._terms = {"updates": UPDATES, "update": UPDATE, "workers": WORKERS}
-        self._found: dict[str, dict[str, list[float]]] = {}
-        if file is not None and file.exists():
-            kept = json.loads(file.read_text())
-            if kept["terms"] != self._terms:
-                raise ValueError(f"{file} has runs of {kept['terms']}, these are of {self._terms}: name another file")
-            self._found = kept["values"]
+        self._kept = Kept[list[float]](file, {"updates": UPDATES, "update": UPDATE, "workers": WORKERS})
 
     def of(self, recipe: str, name: str) -> list[float]:
         """To look at or to read, not to change."""
-        return self._found.get(recipe, {}).get(name, [])
+        return self._kept.get(recipe, name) or []
 
     def add(self, recipe: str, name: str, value: float) -> None:
         """That of the next seed."""
-        self._found.setdefault(recipe, {}).setdefault(name, []).append(value)
-        if self._file is not None:
-            self._file.write_text(json.dumps({"terms": self._terms, "values": self._found}, indent=1))
+        self._kept.put(recipe, name, [*self.of(recipe, name), value])
 
     def missing(self, recipes: Sequence[str], names: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
         """What is still to be measured: recipe, strategy, seed."""
@@ -208,7 +199,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--recipes", type=words(list(TASKS)), default=list(TASKS))
     everything = [*STRATEGIES, *LOCAL]
     parser.add_argument("--strategies", type=words(everything), default=everything, help="beside auto")
-    parser.add_argument("--json", type=Path, default=None, help="keep each value here, and go on with those it has")
+    add_json_flag(parser)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     return parser
 

@@ -1,8 +1,9 @@
 """Whole steps of each strategy on slow links, beside what the planner predicts from a profile of one worker.
 
-python -m benchmarks.strategy_steps [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--write]
+python -m benchmarks.strategy_steps [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--json FILE] [--write]
 
-All nine links take about an hour, `--mbit 50 --latency-ms 0,5` about a quarter of one.
+All nine links take an hour and a half, `--mbit 50 --latency-ms 0,5` about a quarter of one hour. `--json FILE` keeps
+each value as it is measured, and what it has already is not measured again.
 Real training processes in network namespaces, led as `rubato run` leads them. Passes take a time of their own (they
 sleep), as the cores here are too few for four workers; links are emulated as in `benchmarks.strategies`. The planner
 knows the profile, and of the links what they are limited to. Needs root, and `ip` and `tc` of iproute2.
@@ -23,7 +24,8 @@ from typing import Any
 
 from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers
-from benchmarks.machine import machine, today, versions
+from benchmarks.kept import Kept, add_json_flag
+from benchmarks.machine import machine, processor, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.strategies import STRATEGIES, Emulated, emulate, spec_of
 from rubato.cli.app import run
@@ -36,6 +38,8 @@ from rubato.wire.codec import from_json
 from tests.network import COMMAND, NAMESPACES, Network, NoNamespaces
 
 PROGRAM = Path(__file__).parent / "programs" / "paced.py"
+Measured = list[float]
+"""Seconds of a step, as it was measured and as it was predicted."""
 STEPS, LEAST = 30, 6
 """Of a job; fewer where they take long."""
 LONG_S = 20.0
@@ -101,46 +105,70 @@ def train(net: Network, workers: int, strategy: dict[str, Any], steps: int = STE
     return float(statistics.median(row["values"]["step_seconds"] for row in rows))
 
 
-def tables(profile: Profile, workers: int, links: Sequence[Emulated]) -> str:
-    """Milliseconds of so many samples as a step has, measured and predicted: a table for each latency; their ratio."""
+def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[Measured]) -> str:
+    """Milliseconds of so many samples as a step has, measured and predicted: a table for each latency; their ratio.
+
+    Args:    kept: what it has is not measured again, and what is measured it keeps.
+    """
     apart: list[float] = []
     parts = [
         f"Latency {latency_ms:g} ms one way:\n\n"
-        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], apart)
+        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], kept, apart)
         for latency_ms in dict.fromkeys(link.latency_ms for link in links)
     ]
     told_apart = f"{statistics.median(apart):.2f} times apart at the median, {max(apart):.2f} at most"
     return "\n\n".join([*parts, f"Measured against predicted: {told_apart}."])
 
 
-def _table(profile: Profile, workers: int, links: Sequence[Emulated], apart: list[float]) -> str:
+def _table(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[Measured], apart: list[float]) -> str:
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
     cells: dict[str, list[str]] = {name_of(one): [] for one in (*STRATEGIES, *LOCAL)}
     for link in links:
-        with emulate(workers, link) as net:
-            for strategy in (*STRATEGIES, *LOCAL):
-                name, batch = name_of(strategy), BATCH if strategy.local == "none" else LOCAL_BATCH
-                size, count = batch["global_size"], batch["num_microbatches"]
-                share = BATCH["global_size"] / size
-                step_s = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s
-                fields = {"batch": batch, **fields_of(strategy)}
-                seconds = train(net, workers, fields, steps_of(step_s)) * share
-                told = step_s * share
-                apart.append(max(seconds / told, told / seconds))
-                cells[name].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
-                print(f"{name} at {link.mbit:g} Mb/s, {link.latency_ms:g} ms: {cells[name][-1]}", file=sys.stderr)
+        measure(profile, workers, link, kept)
+        for name, row in cells.items():
+            seconds, told = _found(kept, link, name)
+            apart.append(max(seconds / told, told / seconds))
+            row.append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
+
+
+def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[Measured]) -> None:
+    """What is not kept yet of a link."""
+    place = _place(link)
+    missing = [one for one in (*STRATEGIES, *LOCAL) if kept.get(place, name_of(one)) is None]
+    if not missing:
+        return
+    with emulate(workers, link) as net:
+        for strategy in missing:
+            name, batch = name_of(strategy), BATCH if strategy.local == "none" else LOCAL_BATCH
+            size, count = batch["global_size"], batch["num_microbatches"]
+            share = BATCH["global_size"] / size
+            step_s = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s
+            seconds = train(net, workers, {"batch": batch, **fields_of(strategy)}, steps_of(step_s))
+            kept.put(place, name, [seconds * share, step_s * share])
+            print(f"{name} at {place}: {1e3 * seconds * share:.0f}, {1e3 * step_s * share:.0f}", file=sys.stderr)
+
+
+def _place(link: Emulated) -> str:
+    return f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
+
+
+def _found(kept: Kept[Measured], link: Emulated, name: str) -> Measured:
+    found = kept.get(_place(link), name)
+    assert found is not None, f"{name} was not measured"
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
     """Of the flags."""
     parser = argparse.ArgumentParser(
-        description="Whole steps of strategies on slow links, measured and predicted: about an hour for the nine links "
-        "of the defaults, a quarter of one for --mbit 50 --latency-ms 0,5."
+        description="Whole steps of strategies on slow links, measured and predicted: an hour and a half for the nine "
+        "links of the defaults, a quarter of one for --mbit 50 --latency-ms 0,5."
     )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--mbit", type=numbers, default=[10, 50, 100], help="10,50,100; the first ones take longest")
     parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5], help="0,2,5; one way")
+    add_json_flag(parser)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     return parser
 
@@ -153,10 +181,11 @@ def links_of(flags: argparse.Namespace) -> list[Emulated]:
 def main() -> int:
     flags = parser().parse_args()
     load = os.getloadavg()[0]
+    kept = Kept[Measured](flags.json, {"workers": flags.workers, "machine": processor(), "cores": os.cpu_count()})
     try:
         with nothing_left_behind():
             profile = profile_of_program()
-            text = tables(profile, flags.workers, links_of(flags))
+            text = tables(profile, flags.workers, links_of(flags), kept)
     except NoNamespaces as error:
         print(f"steps are NOT measured here: {error}", file=sys.stderr)
         return 1
