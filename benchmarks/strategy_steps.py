@@ -18,7 +18,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,6 @@ from rubato.wire.codec import from_json
 from tests.network import COMMAND, NAMESPACES, Network, NoNamespaces
 
 PROGRAM = Path(__file__).parent / "programs" / "paced.py"
-Measured = list[float]
-"""Seconds of a step, as it was measured and as it was predicted."""
 STEPS, LEAST = 30, 6
 """Of a job; fewer where they take long."""
 LONG_S = 20.0
@@ -105,7 +103,7 @@ def train(net: Network, workers: int, strategy: dict[str, Any], steps: int = STE
     return float(statistics.median(row["values"]["step_seconds"] for row in rows))
 
 
-def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[Measured]) -> str:
+def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float]) -> str:
     """Milliseconds of so many samples as a step has, measured and predicted: a table for each latency; their ratio.
 
     Args:    kept: what it has is not measured again, and what is measured it keeps.
@@ -120,43 +118,47 @@ def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept
     return "\n\n".join([*parts, f"Measured against predicted: {told_apart}."])
 
 
-def _table(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[Measured], apart: list[float]) -> str:
+def _table(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float], apart: list[float]) -> str:
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
     cells: dict[str, list[str]] = {name_of(one): [] for one in (*STRATEGIES, *LOCAL)}
     for link in links:
-        measure(profile, workers, link, kept)
-        for name, row in cells.items():
-            seconds, told = _found(kept, link, name)
+        seen = measure(profile, workers, link, kept)
+        for strategy, seconds in zip((*STRATEGIES, *LOCAL), seen, strict=True):
+            told = predicted_s(profile, workers, link, strategy)
             apart.append(max(seconds / told, told / seconds))
-            row.append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
+            cells[name_of(strategy)].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
-def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[Measured]) -> None:
-    """What is not kept yet of a link."""
-    place = _place(link)
-    missing = [one for one in (*STRATEGIES, *LOCAL) if kept.get(place, name_of(one)) is None]
-    if not missing:
-        return
-    with emulate(workers, link) as net:
-        for strategy in missing:
-            name, batch = name_of(strategy), BATCH if strategy.local == "none" else LOCAL_BATCH
-            size, count = batch["global_size"], batch["num_microbatches"]
-            share = BATCH["global_size"] / size
-            step_s = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s
-            seconds = train(net, workers, {"batch": batch, **fields_of(strategy)}, steps_of(step_s))
-            kept.put(place, name, [seconds * share, step_s * share])
-            print(f"{name} at {place}: {1e3 * seconds * share:.0f}, {1e3 * step_s * share:.0f}", file=sys.stderr)
+def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[float]) -> list[float]:
+    """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured."""
+    place, ways = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms", (*STRATEGIES, *LOCAL)
+    with ExitStack() as stack:
+        net: Network | None = None
+        seen = []
+        for strategy in ways:
+            if (seconds := kept.get(place, name_of(strategy))) is None:
+                net = net or stack.enter_context(emulate(workers, link))
+                batch = batch_of(strategy)
+                share = BATCH["global_size"] / batch["global_size"]
+                told = predicted_s(profile, workers, link, strategy)
+                seconds = share * train(net, workers, {"batch": batch, **fields_of(strategy)}, steps_of(told / share))
+                kept.put(place, name_of(strategy), seconds)
+                print(f"{name_of(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
+            seen.append(seconds)
+        return seen
 
 
-def _place(link: Emulated) -> str:
-    return f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
+def predicted_s(profile: Profile, workers: int, link: Emulated, strategy: Strategy) -> float:
+    """Seconds of so many samples as a step has."""
+    size, count = batch_of(strategy)["global_size"], batch_of(strategy)["num_microbatches"]
+    step_s = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s
+    return float(step_s * BATCH["global_size"] / size)
 
 
-def _found(kept: Kept[Measured], link: Emulated, name: str) -> Measured:
-    found = kept.get(_place(link), name)
-    assert found is not None, f"{name} was not measured"
-    return found
+def batch_of(strategy: Strategy) -> dict[str, Any]:
+    """Of a step."""
+    return BATCH if strategy.local == "none" else LOCAL_BATCH
 
 
 def parser() -> argparse.ArgumentParser:
@@ -181,7 +183,7 @@ def links_of(flags: argparse.Namespace) -> list[Emulated]:
 def main() -> int:
     flags = parser().parse_args()
     load = os.getloadavg()[0]
-    kept = Kept[Measured](flags.json, {"workers": flags.workers, "machine": processor(), "cores": os.cpu_count()})
+    kept = Kept[float](flags.json, {"workers": flags.workers, "machine": processor(), "cores": os.cpu_count()})
     try:
         with nothing_left_behind():
             profile = profile_of_program()

@@ -149,7 +149,11 @@ def _step(
 
 
 def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
-    """A step of updates by a server; one worker alone does both in turn."""
+    """A step of updates by a server; one worker alone does both in turn.
+
+    Workers that are equally fast stay in step, as they begin a round together: their gradients are on their way at once,
+    by the server's link, and then the weights, so that link is taken for both, one after the other.
+    """
     updates, helpers = strategy.sync_every, max(1, workers - 1)
     samples, update_s = batch / updates, profile.update_s * profile.parameters
     compute_s = profile.forward_s(samples) + profile.backward_s(samples)
@@ -157,8 +161,9 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
     if workers > 1:
         way_s = link.moved_s(profile.element_bytes * profile.parameters)
         words_s = (1 + _ANSWERED) * link.latency_s
-        each_s = (compute_s + 2 * way_s + words_s + update_s) / helpers
-        exposed_s = updates * (max(each_s, way_s, update_s) - (compute_s + update_s) / helpers)
+        each_s = (compute_s + words_s + update_s) / helpers + 2 * way_s
+        exposed_s = updates * (max(each_s, update_s) - (compute_s + update_s) / helpers)
+        exposed_s -= min(updates, helpers) * way_s  # to begin with all have the weights
         exposed_s += _closing_s(profile, link, strategy, workers)
     return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
 

@@ -309,6 +309,19 @@ def test_whole_steps_come_near_to_what_was_measured() -> None:
         assert 0.9 * milliseconds < 1e3 * told < milliseconds, pattern
 
 
+@pytest.mark.parametrize(("mbit", "milliseconds"), [(10, 10030), (50, 2031)])
+def test_asynchronous_updates_take_the_server_s_link_for_gradients_and_then_for_weights(
+    mbit: float, milliseconds: float
+) -> None:
+    """docs/benchmarks.md, 4 workers, 0 ms: milliseconds of 64 samples, of 512 in 32 updates."""
+    shapes = (((512, 512), (512,)), ((256, 512), (256,)), ((10, 256), (10,)))
+    rate = 2e-3 / 3
+    model = Profile(tuple(Layer(str(at), one, rate, rate) for at, one in enumerate(shapes)))
+    strategy = Strategy(local="asynchronous", sync_every=32)
+    told = predict(model, Link(0.0, mbit * 1e6 / 8), strategy, 4, 512, 4, several=True).step_s / 8
+    assert 1e3 * told == pytest.approx(milliseconds, rel=0.05)
+
+
 def test_answers_of_a_server_are_a_head_and_then_weights() -> None:
     far = Link(0.05, 1e15)
     asynchronous = predict(MODEL, far, Strategy(local="asynchronous", sync_every=100), 2, 6400, 16)
