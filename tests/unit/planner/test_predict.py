@@ -21,7 +21,7 @@ from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
 from rubato.strategies.sketch import Sketch
 from rubato.strategies.topk import TopK
-from rubato.wire.local_updates import LED, CutFormat
+from rubato.wire.local_updates import LED, CutFormat, LocalMethod
 
 METHODS: tuple[Method, ...] = get_args(Method)
 COMPRESSING = sorted(set(METHODS) - {"none"})
@@ -120,7 +120,18 @@ def test_terms_add_up_and_one_worker_tells_nobody(method: Method, workers: int, 
     found = predict(MODEL, link, Strategy(method), workers, 64, 16)
     assert found.step_s == pytest.approx(found.compute_s + found.exposed_s + found.codec_s + found.update_s)
     assert found.binding[1] <= 1
-    assert workers > 1 or found.exposed_s == found.codec_s == 0
+    assert workers > 1 or found.exposed_s == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_worker_compresses_as_several_do(method: Method) -> None:
+    """The engine asks the compressor there, too; of whole sums there is nothing to compute, nor of local updates."""
+    measured = replace(MODEL, codec_s=dict.fromkeys(COMPRESSING, 5e-9), merge_s={"topk": 1e-9, "gtopk": 1e-9})
+    codec_s = 0.0 if method == "none" else 5e-9 * MODEL.compressed
+    assert predict(measured, FAST, Strategy(method), 1, 64, 16).codec_s == pytest.approx(codec_s), "no merges"
+    local = [Strategy(local=one) for one in get_args(LocalMethod)]
+    for whole in (Strategy(algorithm="ring"), Strategy(servers=1), *local):
+        assert predict(measured, FAST, whole, 1, 64, 16).codec_s == 0
 
 
 def test_a_dense_exchange_hides_behind_the_pass_and_a_compressed_one_does_not() -> None:
