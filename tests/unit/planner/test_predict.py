@@ -246,6 +246,29 @@ def test_what_goes_over_a_cut_may_be_packed(packed: CutFormat, to_keeper: int, f
     assert cut.sent(CONVOLUTIONAL, 2, 32) == [32 * from_keeper, 32 * to_keeper]
 
 
+def test_over_a_cut_activations_have_a_type_of_their_own() -> None:
+    """Gradients in 8 bytes, what goes in as bfloat16, what comes out as float32."""
+    mixed = replace(CONVOLUTIONAL, element_bytes=8, module_bytes={"classifier": (2, 4)})
+    kept = {"none": 2 * 256 + 4 * 10, "bf16": 2 * 256 + 2 * 10}
+    for packed, size in kept.items():
+        cut = cut_of(mixed, "classifier", packed)  # type: ignore[arg-type]
+        assert cut is not None
+        assert cut.sent(mixed, 2, 32) == [32 * size, 32 * size], "bfloat16 is no less in fewer bytes"
+    layer = replace(CONVOLUTIONAL.layers[2], input_bytes=2, output_bytes=2)
+    of_layer = cut_of(replace(CONVOLUTIONAL, layers=(*CONVOLUTIONAL.layers[:2], layer)), "classifier.2")
+    assert of_layer is not None
+    assert of_layer.sent(CONVOLUTIONAL, 2, 1) == [2 * (2048 + 10)] * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_vector_of_twice_the_digits_sends_as_compressors_do(method: Method) -> None:
+    double, dense = replace(MODEL, element_bytes=8), method == "none"
+    sent = [
+        8 * 2 * MODEL.parameters * 3 / 4 if dense else compressor_of(method).sent_bytes(rank, 4, 8) for rank in range(4)
+    ]
+    assert sent_bytes(Strategy(method), double, 4) == pytest.approx(max(one or 0 for one in sent), rel=0.03)
+
+
 def test_one_worker_has_all_layers_and_two_have_a_part_each() -> None:
     one, two = (predict(CONVOLUTIONAL, FAST, SEPARATED, workers, 3200, 16, several=True) for workers in (1, 2))
     assert one.exposed_s == 0.0
