@@ -174,6 +174,7 @@ ALL_OF_IT: dict[str, Make] = {
     "gtopk": lambda layout, _: GlobalTopK(layout, 1.0),
     "hierarchical": lambda layout, world: HierarchicalTopK(layout, 1.0, nodes(world)),
     "sketch": lambda layout, _: Sketch(layout, 1.0),
+    "sketch, central": lambda layout, _: Sketch(layout, 1.0, is_central=True),
     "powersgd": lambda layout, _: PowerSGD(layout, 99),
 }
 

@@ -102,15 +102,18 @@ def test_with_momentum_correction_an_element_that_waits_gains_momentum() -> None
     assert [float(state[name][1]) for name in ("residual", "momentum")] == [0.0, 0.0], "factor masking"
 
 
-def test_where_all_travels_factor_masking_cancels_the_momentum() -> None:
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
+def test_where_all_travels_factor_masking_cancels_the_momentum(world: int) -> None:
     """Lin et al., section 5.3."""
     compressor = TopK(flat(2, 3), 1.0, momentum=0.9)
     states = None
     for step in range(3):
-        vectors = random(2, 6, seed=step)
+        vectors = random(world, 6, seed=step)
         done = exchange(compressor, vectors, states)
         states = [state for _, state in done]
-        torch.testing.assert_close(done[0][0], vectors.sum(0))
+        for total, state in done:
+            torch.testing.assert_close(total, vectors.sum(0))
+            assert not state["momentum"].any()
 
 
 def test_a_merge_keeps_the_largest_and_gives_back_the_rest() -> None:
