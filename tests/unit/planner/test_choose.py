@@ -210,6 +210,15 @@ def test_what_the_spec_does_not_ask_for_is_named_with_the_way_to_it() -> None:
     assert len(planned(FAST, reproducible=False).best) == 13, "one of each that was considered"
 
 
+@pytest.mark.parametrize("method", ["local_sgd", "diloco", "streaming_diloco", "synchronous", "asynchronous"])
+def test_with_local_updates_the_method_of_the_spec_is_predicted_and_nothing_else(method: str) -> None:
+    batch = {"global_size": 2048, "num_microbatches": 16}
+    local = {"method": method, "sync_every": 8}
+    answer = planned(FAST, reproducible=False, batch=batch, local_updates=local)
+    assert {one.name for one in (*answer.best, *answer.by_workers)} == {method}
+    assert {"topk", "threshold", "ring"} <= {one.name for one in answer.refused}
+
+
 def test_equal_bits_allow_one_strategy_and_the_rest_has_a_reason() -> None:
     answer = planned(FAST)
     assert [option.name for option in answer.best] == ["auto"]
