@@ -86,6 +86,8 @@ class Stopwatch:
         """Elements that come into a layer and go out, of a whole pass; 0 for what is not one tensor."""
         self.around: dict[str, tuple[int, int]] = {}
         """The same of modules with layers in them."""
+        self.types: dict[str, tuple[int, int]] = {}
+        """Bytes of an element that comes into a layer or such a module, and of one that goes out."""
         self._last = 0.0
         self._layer = ""
         self._times: dict[tuple[str, str], float] = {}
@@ -130,6 +132,7 @@ class Stopwatch:
             if name not in self.order:
                 self.order.append(name)
                 self.widths[name] = _elements(*inputs), _elements(output)
+                self.types[name] = _element_bytes(*inputs), _element_bytes(output)
             self._credit("forward", name)
 
         return hook
@@ -137,6 +140,7 @@ class Stopwatch:
     def _went_through(self, name: str) -> Callable[..., None]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             self.around.setdefault(name, (_elements(*inputs), _elements(output)))
+            self.types.setdefault(name, (_element_bytes(*inputs), _element_bytes(output)))
 
         return hook
 
@@ -224,7 +228,9 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
     _, tensors = session.state.encode()
     flat = session.flat
     layout = layout_of_flat(flat)
-    codec_s, merge_s = codecs(layout, compression, spec.seed, device) if with_codecs and layout.numel else ({}, {})
+    codec_s, merge_s = (
+        codecs(layout, compression, spec.seed, flat.empty()) if with_codecs and layout.numel else ({}, {})
+    )
     return Passes(
         samples,
         tuple(_layers(run.watch, run.passes, samples)),
@@ -237,6 +243,8 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
         codec_settings(compression) if codec_s else {},
         {name: tuple(elements // samples for elements in told) for name, told in run.watch.around.items()},
         spread_of([sum(one.values()) for one in run.passes]),
+        flat.dtype.itemsize,
+        {name: run.watch.types[name] for name in run.watch.around},
     )
 
 
@@ -250,6 +258,12 @@ def _elements(*tensors: Any) -> int:
     return tensors[0].numel() if len(tensors) == 1 and isinstance(tensors[0], torch.Tensor) else 0
 
 
+def _element_bytes(*tensors: Any) -> int:
+    """Where it is not one tensor, those of the usual type."""
+    is_one = len(tensors) == 1 and isinstance(tensors[0], torch.Tensor)
+    return int(tensors[0].element_size()) if is_one else torch.float32.itemsize
+
+
 def _layers(watch: Stopwatch, passes: Sequence[dict[tuple[str, str], float]], samples: int) -> Iterator[Seen]:
     missed = [name for name in watch.shapes if name not in watch.order]
     for name in (*watch.order, *missed):
@@ -257,7 +271,9 @@ def _layers(watch: Stopwatch, passes: Sequence[dict[tuple[str, str], float]], sa
             statistics.median(one.get((way, name), 0.0) for one in passes) for way in ("forward", "backward")
         )
         came_in, went_out = (elements // samples for elements in watch.widths.get(name, (0, 0)))
-        yield Seen(name, watch.shapes[name], forward_s, backward_s, came_in, went_out)
+        usual = torch.float32.itemsize
+        sizes = watch.types.get(name, (usual, usual))
+        yield Seen(name, watch.shapes[name], forward_s, backward_s, came_in, went_out, *sizes)
 
 
 class Crowd:
@@ -286,14 +302,17 @@ class Crowd:
 
 
 def codecs(
-    layout: Layout, told: CompressionSpec, seed: int, device: torch.device
+    layout: Layout, told: CompressionSpec, seed: int, like: torch.Tensor
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """By method, seconds an element that is compressed, on this device: to and fro; and to merge another one's list.
+    """By method, seconds an element that is compressed: to and fro; and to merge another one's list.
 
-    Args:    told: density, rank, rows, columns and momentum of all methods.
+    Args:
+        told: density, rank, rows, columns and momentum of all methods.
+        like: a vector of the layout; its type and device count.
     """
+    device = like.device
     generator = torch.Generator(device).manual_seed(seed)
-    vector = torch.randn(layout.length, device=device, generator=generator)
+    vector = torch.randn(layout.length, device=device, generator=generator).to(like)
     codec_s: dict[str, float] = {}
     merge_s: dict[str, float] = {}
     for method in CODECS:

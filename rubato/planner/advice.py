@@ -114,7 +114,8 @@ def _of_settings(profile: Profile, spec: JobSpec, strategy: Strategy) -> Iterato
 
 
 def _of_faster(spec: JobSpec, chosen: Option, best: Sequence[Option]) -> Iterator[str]:
-    faster = [one for one in best if not one.is_whole and one.step_s * WORTH_IT < chosen.step_s]
+    several = [one for one in best if one.workers > 1 and not one.is_whole]
+    faster = [one for one in several if one.step_s * WORTH_IT < chosen.step_s]
     if faster:
         told = faster[0]
         yield (

@@ -77,8 +77,8 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
         (max(one, key=lambda option: option.samples_per_s) for one in options.values()),
         key=lambda option: option.step_s,
     )
-    one_worker = [one for one in best if one.workers == 1]
-    best = [one for one in best if one not in one_worker[1:]]  # where nothing is exchanged all are the same
+    alike = [one for one in best if one.workers == 1 and one.is_whole]
+    best = [one for one in best if one not in alike[1:]]  # where nothing is exchanged or compressed all are the same
     strategy = _strategy_of(spec, list(options))
     own = options[strategy]
     chosen = _enough(own)

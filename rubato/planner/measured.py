@@ -28,6 +28,9 @@ class Seen:
     inputs: int = 0
     """Elements of a sample; 0: not one tensor."""
     outputs: int = 0
+    input_bytes: int = 4
+    """Of an element."""
+    output_bytes: int = 4
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,10 @@ class Passes:
     """As `Profile` has them."""
     spread: float = 0.0
     """The standard deviation of what passes took, over their mean."""
+    element_bytes: int = 4
+    """As `Profile` has it."""
+    module_bytes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Likewise."""
 
 
 def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
@@ -132,7 +139,8 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
             ways.append(slope)
             rest_s += rest
         one, (forward_s, backward_s) = by_name[0][name], ways
-        layers.append(Layer(name, one.shapes, forward_s, backward_s, one.inputs, one.outputs))
+        widths = one.inputs, one.outputs, one.input_bytes, one.output_bytes
+        layers.append(Layer(name, one.shapes, forward_s, backward_s, *widths))
     with_codecs = next((one for one in seen if one.codec_s), seen[0])
     parameters = max(1, seen[0].parameters)
     return Profile(
@@ -142,9 +150,11 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
         codec_s=with_codecs.codec_s,
         merge_s=with_codecs.merge_s,
         codec_settings=with_codecs.codec_settings,
+        element_bytes=seen[0].element_bytes,
         state_bytes=seen[0].state_bytes,
         device=seen[0].device,
         modules=seen[0].modules,
+        module_bytes=seen[0].module_bytes,
         spread=statistics.median(one.spread for one in seen),
     )
 

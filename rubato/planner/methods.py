@@ -219,9 +219,11 @@ def vectors_of(microbatches: int, workers: int) -> tuple[int, ...]:
 
 
 def codec_s(strategy: Strategy, profile: Profile, workers: int) -> float:
-    """Seconds to compress and decompress a step, and to merge what others tell; 0 where that was not measured."""
-    if workers == 1:
-        return 0.0
+    """Seconds to compress and decompress a step, and to merge what others tell; 0 where that was not measured.
+
+    One worker alone compresses as well, so that what is learned does not begin to differ when others join. Steps are
+    those behind `start_step`; before it they are exchanged whole.
+    """
     merged = merges(strategy.method, workers) * profile.merge_s.get(strategy.method, 0.0)
     return (profile.codec_s.get(strategy.method, 0.0) + merged) * profile.compressed
 

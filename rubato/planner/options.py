@@ -27,7 +27,7 @@ class Option:
     update_s: float
     samples_per_s: float
     speedup: float
-    """Against one worker."""
+    """Against one worker that compresses nothing."""
     sent_bytes: float
     """By the busiest worker, in a step."""
     memory_bytes: int
@@ -62,7 +62,7 @@ def option_of(
 ) -> Option:
     """What is predicted of it.
 
-    Args:    alone: samples a second of one worker.
+    Args:    alone: samples a second of one worker that compresses nothing.
     """
     batch, several = spec.batch.global_size, not spec.reproducible
     saves = saves_of(spec)

@@ -11,7 +11,8 @@ p = (N - 3/8)/(W - 1 + 1/4), c (1 + cv z(p)).
 Of these 4a, a being a word's latency, the server waits for a gradient, which takes a; so does a worker for the head of
 the answer, and is ready for the weights behind it when that is there, which takes 2a (see `planner.links`).
 Where layers are separated, see `planner.separated`.
-A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either.
+A compressed exchange begins when the pass is over, as it looks at all of it, and its codec is not hidden either. One
+worker alone exchanges nothing, but compresses as well.
 Of W workers the slowest counts: with a spread cv of their times, E[max] = t (1 + cv sqrt(2 ln W)).
 
 What the engine says besides is short, and its latency counts. Before anything is added up all W tell all which parts
@@ -151,8 +152,8 @@ def _step(
 def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
     """A step of updates by a server; one worker alone does both in turn.
 
-    Workers that are equally fast stay in step, as they begin a round together: their gradients are on their way at once,
-    by the server's link, and then the weights, so that link is taken for both, one after the other.
+    Workers that are equally fast stay in step, as they begin a round together: their gradients are on their way at
+    once, by the server's link, and then the weights, so that link is taken for both, one after the other.
     """
     updates, helpers = strategy.sync_every, max(1, workers - 1)
     samples, update_s = batch / updates, profile.update_s * profile.parameters

@@ -12,6 +12,7 @@ MAX_LAYERS = 2_000
 MAX_SIDE, MAX_SIDES = 2**31, 16
 MAX_ELEMENTS = 2**40
 MAX_BYTES = 2**60
+MAX_ELEMENT_BYTES = 16
 LEAST_S, MAX_S = 1e-15, 1e6
 MAX_TENSORS = 10_000
 MAX_SPREAD = 10.0
@@ -32,6 +33,10 @@ class Layer:
     """Elements of a sample that come in; 0: not measured."""
     outputs: int = 0
     """And that go out."""
+    input_bytes: int = 4
+    """Of an element that comes in."""
+    output_bytes: int = 4
+    """And of one that goes out."""
 
     def __post_init__(self) -> None:
         sides = [side for shape in self.shapes for side in shape]
@@ -41,6 +46,8 @@ class Layer:
             (all(1 <= side <= MAX_SIDE for side in sides), "shapes", f"sides must lie in 1..{MAX_SIDE}"),
             (0 <= self.inputs <= MAX_ELEMENTS, "inputs", "must lie in 0..2**40"),
             (0 <= self.outputs <= MAX_ELEMENTS, "outputs", "must lie in 0..2**40"),
+            (1 <= self.input_bytes <= MAX_ELEMENT_BYTES, "input_bytes", f"must lie in 1..{MAX_ELEMENT_BYTES}"),
+            (1 <= self.output_bytes <= MAX_ELEMENT_BYTES, "output_bytes", f"must lie in 1..{MAX_ELEMENT_BYTES}"),
             (all(len(shape) <= MAX_SIDES for shape in self.shapes), "shapes", f"must have at most {MAX_SIDES} sides"),
             (all(prod(shape) <= MAX_ELEMENTS for shape in self.shapes), "shapes", "must hold 2**40 elements at most"),
         )
@@ -68,9 +75,12 @@ class Profile:
     """Of the methods, what these times depend on: density, rank, rows and columns."""
     modules: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """By name of a module with layers in it, elements of a sample that go in and come out; 0: not one tensor."""
+    module_bytes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """By name of such a module, bytes of an element that goes in and of one that comes out; 4, where it has none."""
     spread: float = 0.0
     """cv, the standard deviation of the times of passes over their mean."""
     element_bytes: int = 4
+    """Of the vector in which the engine exchanges gradients."""
     state_bytes: int = 0
     """Of parameters, buffers and optimizer state; 0: not measured."""
     device: str = "cpu"
@@ -79,11 +89,15 @@ class Profile:
     def __post_init__(self) -> None:
         times = self.start_s, self.update_s, *self.codec_s.values(), *self.merge_s.values()
         tensors = sum(len(layer.shapes) for layer in self.layers)
-        widths = self.modules.values()
+        widths, types = self.modules.values(), self.module_bytes.values()
         check_rules(
             (0 < len(self.layers) <= MAX_LAYERS, "layers", f"must be 1 to {MAX_LAYERS}, got {len(self.layers)}"),
             (all(0 <= one <= MAX_S for one in times), "start_s", f"times must lie in 0..{MAX_S:g}"),
-            (1 <= self.element_bytes <= 16, "element_bytes", f"must lie in 1..16, got {self.element_bytes}"),
+            (
+                1 <= self.element_bytes <= MAX_ELEMENT_BYTES,
+                "element_bytes",
+                f"must lie in 1..{MAX_ELEMENT_BYTES}, got {self.element_bytes}",
+            ),
             (0 <= self.state_bytes <= MAX_BYTES, "state_bytes", f"must lie in 0..2**60, got {self.state_bytes}"),
             (
                 self.start_s + sum(layer.forward_s + layer.backward_s for layer in self.layers) > LEAST_S,
@@ -98,6 +112,12 @@ class Profile:
                 and all(len(one) == 2 and all(0 <= width <= MAX_ELEMENTS for width in one) for one in widths),
                 "modules",
                 f"must be {MAX_TENSORS} at most, each with what goes in and what comes out, 0..2**40",
+            ),
+            (
+                len(types) <= MAX_TENSORS
+                and all(len(one) == 2 and all(1 <= size <= MAX_ELEMENT_BYTES for size in one) for one in types),
+                "module_bytes",
+                f"must be {MAX_TENSORS} at most, each of what goes in and what comes out, 1..{MAX_ELEMENT_BYTES}",
             ),
         )
 

@@ -17,7 +17,6 @@ Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `engine.separation` says what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -55,6 +54,10 @@ class Cut:
     """How numbers travel between them."""
     keepers: int = 1
     """F, where twice as many workers are there."""
+    input_bytes: int = 4
+    """Of an element that goes over the cut, and of its gradient; not those of the vector of gradients."""
+    output_bytes: int = 4
+    """Of one that comes back."""
 
     @property
     def most_parameters(self) -> int:
@@ -81,7 +84,7 @@ class Cut:
         keepers, others = self._roles(workers)
         kept = samples * ceil(others / keepers) / others
         front_s, back_s = self._pass_s
-        moved = self._to_keeper(profile, kept) + self._from_keeper(profile, kept)
+        moved = self._to_keeper(kept) + self._from_keeper(kept)
         front_bytes, back_bytes = self._sums(profile)
         of_front = time_of("direct", others, front_bytes, link)
         of_back = time_of("direct", keepers, back_bytes, link) + _DONE * link.latency_s
@@ -102,8 +105,8 @@ class Cut:
         front = cost_of("direct", others, front_bytes).port_bytes
         each = samples / others
         return [
-            *(self._from_keeper(profile, each * count) + back for count in asked),
-            *[self._to_keeper(profile, each) + front] * others,
+            *(self._from_keeper(each * count) + back for count in asked),
+            *[self._to_keeper(each) + front] * others,
         ]
 
     def handed_bytes(self, profile: Profile) -> float:
@@ -133,15 +136,20 @@ class Cut:
         front, back = self._parameters
         return profile.element_bytes * front, profile.element_bytes * back
 
-    def _to_keeper(self, profile: Profile, samples: float) -> float:
-        return self._bytes(profile, samples, self.inputs, goes_in=True) + self._bytes(profile, samples, self.outputs)
+    def _to_keeper(self, samples: float) -> float:
+        """What goes in, and gradients of what came out."""
+        return self._bytes(samples, self.inputs, self.input_bytes, goes_in=True) + self._of_outputs(samples)
 
-    def _from_keeper(self, profile: Profile, samples: float) -> float:
-        return self._bytes(profile, samples, self.inputs + self.outputs)
+    def _from_keeper(self, samples: float) -> float:
+        """What comes out, and gradients of what went in."""
+        return self._of_outputs(samples) + self._bytes(samples, self.inputs, self.input_bytes)
 
-    def _bytes(self, profile: Profile, samples: float, elements: int, *, goes_in: bool = False) -> float:
-        used = cut_format(self.format, profile.element_bytes, goes_in=goes_in)
-        return cut_bytes(used, samples, elements, profile.element_bytes)
+    def _of_outputs(self, samples: float) -> float:
+        return self._bytes(samples, self.outputs, self.output_bytes)
+
+    def _bytes(self, samples: float, elements: int, element_bytes: int, *, goes_in: bool = False) -> float:
+        used = cut_format(self.format, element_bytes, goes_in=goes_in)
+        return cut_bytes(used, samples, elements, element_bytes)
 
 
 def cut_of(profile: Profile, path: str, packed: CutFormat = "none", keepers: int = 1) -> Cut | None:
@@ -157,13 +165,16 @@ def cut_of(profile: Profile, path: str, packed: CutFormat = "none", keepers: int
         within = {one.name for one in profile.layers if f"{one.name.partition('.')[2]}.".startswith(f"{path}.")}
     back = tuple(layer for layer in profile.layers if layer.name in within)
     front = tuple(layer for layer in profile.layers if layer.name not in within)
-    inputs, outputs = _widths(profile, path)
-    return Cut(front, back, inputs, outputs, packed, keepers) if front and back else None
+    inputs, outputs, *sizes = _widths(profile, path)
+    return Cut(front, back, inputs, outputs, packed, keepers, *sizes) if front and back else None
 
 
-def _widths(profile: Profile, path: str) -> Sequence[int]:
-    """Elements of a sample that go into a module, and out; zeros: not measured."""
-    known: dict[str, Sequence[int]] = {one.name: (one.inputs, one.outputs) for one in profile.layers}
-    known.update(profile.modules)
+def _widths(profile: Profile, path: str) -> tuple[int, ...]:
+    """Elements of a sample that go into a module, and out, and bytes of one of each; zeros: not measured."""
+    usual = 4, 4
+    known: dict[str, tuple[int, ...]] = {
+        one.name: (one.inputs, one.outputs, one.input_bytes, one.output_bytes) for one in profile.layers
+    }
+    known |= {name: (*widths, *profile.module_bytes.get(name, usual)) for name, widths in profile.modules.items()}
     inner = {name.partition(".")[2]: widths for name, widths in known.items()}
-    return known.get(path) or inner.get(path) or (0, 0)
+    return known.get(path) or inner.get(path) or (0, 0, *usual)

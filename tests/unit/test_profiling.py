@@ -7,7 +7,7 @@ import torch
 
 from rubato import profiling
 from rubato.planner.methods import merges
-from rubato.profiling import CODECS, MERGED, Crowd, codecs, spread_of
+from rubato.profiling import CODECS, MERGED, Crowd, Stopwatch, codecs, spread_of
 from rubato.strategies.compressor import Compressor
 from rubato.strategies.gtopk import GlobalTopK
 from rubato.strategies.layout import Layout, layout_of
@@ -44,6 +44,30 @@ def test_how_far_times_are_spread_is_not_a_matter_of_one_outlier() -> None:
     assert spread_of([0.0, 0.0]) == 0.0
 
 
+def test_activations_have_the_types_in_which_they_come_by() -> None:
+    """With autocast a layer takes what it is given, and gives bfloat16."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(4, 2)))
+    watch = Stopwatch({"net": model}, torch.device("cpu"))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(5, 3))
+    assert watch.types == {"net": (4, 2), "net.0": (4, 2), "net.1": (2, 2), "net.1.1": (2, 2)}
+    assert watch.around["net.1"] == (5 * 4, 5 * 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_codecs_are_measured_in_the_type_of_the_vector(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    seen: set[torch.dtype] = set()
+
+    def exchange_s(compressor: Compressor, comm: Collectives, vector: torch.Tensor) -> float:
+        total, _ = compressor.exchange(comm, vector, compressor.start(vector), 0)
+        seen.update((vector.dtype, total.dtype))
+        return 1.0
+
+    monkeypatch.setattr(profiling, "_exchange_s", exchange_s)
+    codecs(layout(8), CompressionSpec(), 0, torch.empty(64, dtype=dtype))
+    assert seen == {dtype}
+
+
 def test_codecs_are_those_of_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that counts what is told tells the density: of one's own list, and of each that is merged."""
     sizes: list[int] = []
@@ -56,7 +80,7 @@ def test_codecs_are_those_of_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiling, "_exchange_s", exchange_s)
     for density in (0.01, 0.25):
         spec = CompressionSpec("topk", density=density)
-        codec_s, merge_s = codecs(layout(64), spec, 0, torch.device("cpu"))
+        codec_s, merge_s = codecs(layout(64), spec, 0, torch.empty(64 * 64))
         assert codec_s.keys() == set(CODECS)
         assert codec_s["topk"] == pytest.approx(8 * density, rel=0.01)
         assert merge_s == {

@@ -85,6 +85,15 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert answer["by_workers"][0]["step_s"] == pytest.approx(alone_s, rel=0.01), "16 microbatches of 4 samples"
 
 
+def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path) -> None:
+    """One buffer of float64 has all gradients travel so."""
+    buffer = "    model.register_buffer('seen', torch.zeros(1).double())\n"
+    (folder / "train.py").write_text(PROGRAM.replace("    optimizer =", f"{buffer}    optimizer ="))
+    assert run(["profile", "train.py", "--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]) == 0
+    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
+    assert (found.element_bytes, found.module_bytes) == (8, {"0": (4, 4), "1": (4, 4)})
+
+
 def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "train.py", "--config", "fails=true"]) == ExitCode.ERROR
     assert "AssertionError" in (told := capfd.readouterr().err)

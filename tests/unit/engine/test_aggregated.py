@@ -123,3 +123,15 @@ def test_alone_there_is_nobody_to_tell() -> None:
     result = on_ranks(1, lambda _: exchange.reduce(partials, (0,) * MICROBATCHES, header(0), INTEGERS))[0]
     assert torch.equal(result.chunks[0], vector)
     assert result.integers == INTEGERS
+
+
+def test_alone_a_worker_compresses_all_the_same() -> None:
+    """As `planner.methods.codec_s` has it."""
+    made = aggregation_of(AggregationSpec(compression=CompressionSpec("topk", density=0.1)), seed=0)
+    assert made is not None
+    made.prepare(FLAT, BatchPlan(32, 16, MICROBATCHES, 0))
+    exchange = AggregatedExchange(None, made, FLAT, header_bytes(MICROBATCHES), len(INTEGERS))
+    partials: Partials[torch.Tensor] = Partials(AnyOrder(), range(MICROBATCHES), lambda left, right: left + right)
+    partials.put(partials.order.node_of(range(MICROBATCHES)), vectors(1)[0])
+    result = exchange.reduce(partials, (0,) * MICROBATCHES, header(0), INTEGERS)
+    assert result.headers[0].kept > 0

@@ -210,6 +210,15 @@ def test_what_the_spec_does_not_ask_for_is_named_with_the_way_to_it() -> None:
     assert len(planned(FAST, reproducible=False).best) == 13, "one of each that was considered"
 
 
+@pytest.mark.parametrize("method", ["local_sgd", "diloco", "streaming_diloco", "synchronous", "asynchronous"])
+def test_with_local_updates_the_method_of_the_spec_is_predicted_and_nothing_else(method: str) -> None:
+    batch = {"global_size": 2048, "num_microbatches": 16}
+    local = {"method": method, "sync_every": 8}
+    answer = planned(FAST, reproducible=False, batch=batch, local_updates=local)
+    assert {one.name for one in (*answer.best, *answer.by_workers)} == {method}
+    assert {"topk", "threshold", "ring"} <= {one.name for one in answer.refused}
+
+
 def test_equal_bits_allow_one_strategy_and_the_rest_has_a_reason() -> None:
     answer = planned(FAST)
     assert [option.name for option in answer.best] == ["auto"]
@@ -277,6 +286,29 @@ def test_a_method_that_was_not_measured_does_not_cost_nothing() -> None:
     assert reasons["topk"].endswith("`rubato profile` measures it anew")
     assert "fp16" in {one.name for one in answer.best}
     assert answer.sentences[0].startswith("The spec has topk, which is not predicted")
+
+
+def test_a_worker_more_is_compared_with_one_that_compresses_too() -> None:
+    """With a codec of 0.3 of a pass two workers bring 1.25 / 0.77 of what one does, and not 1.25 / 1."""
+    slow_codec = replace(MODEL, codec_s=dict.fromkeys(MODEL.codec_s, 4e-8))
+    sketch = {"compression": {"method": "sketch"}}
+    answer = planned(FAST, slow_codec, reproducible=False, aggregation=sketch)
+    one, two, *_ = answer.by_workers
+    assert one.codec_s == two.codec_s == pytest.approx(4e-8 * MODEL.compressed)
+    assert one.speedup == pytest.approx(1 / 1.3, rel=0.05)
+    assert answer.recommended.workers == 2
+
+
+def test_of_one_worker_only_strategies_that_compute_the_same_are_one() -> None:
+    far = planned(Link(1.0, 1e3), reproducible=False)
+    alone = [one for one in far.best if one.workers == 1]
+    assert [one.name for one in alone if one.is_whole] == ["auto"]
+    assert {one.name for one in alone} == {"auto", *MODEL.codec_s}
+    slow_sketch = replace(MODEL, codec_s={**MODEL.codec_s, "sketch": 1e-6})
+    sketch = {"compression": {"method": "sketch"}}
+    told = planned(Link(1.0, 1e3), slow_sketch, reproducible=False, aggregation=sketch)
+    assert told.recommended.workers == 1
+    assert not any("leaves out" in one for one in told.sentences), "nothing is to be gained from others that compress"
 
 
 def test_times_of_other_settings_are_told() -> None:

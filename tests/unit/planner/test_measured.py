@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from rubato.errors import UserError
 from rubato.planner.links import time_of
 from rubato.planner.measured import Passes, Seen, link_of, profile_of, sizes_of
+from rubato.planner.profile import Profile
+from rubato.planner.separated import cut_of
+from rubato.wire.codec import from_json
 from rubato.wire.spec import parse_spec
 
 SECONDS = st.floats(1e-7, 1e-2)
@@ -19,11 +22,11 @@ SECONDS = st.floats(1e-7, 1e-2)
 def passes(samples: int, first: tuple[float, float], last: tuple[float, float], start_s: float) -> Passes:
     """What layers with these seconds a sample, forward and backward, would take; the start counts for the first."""
     layers = [
-        Seen(name, ((4, 3), (4,)), ways[0] * samples + start, ways[1] * samples + start)
+        Seen(name, ((4, 3), (4,)), ways[0] * samples + start, ways[1] * samples + start, 3, 4, 2, 8)
         for name, ways, start in (("first", first, start_s), ("last", last, 0.0))
     ]
     codecs = ({"topk": 1e-9}, {"topk": 1e-11}, {"density": 0.25}) if samples == 8 else ({}, {}, {})
-    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", *codecs, {"model": (3, 4)}, 0.1)
+    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", *codecs, {"model": (3, 4)}, 0.1, 8, {"model": (2, 8)})
 
 
 @given(first=st.tuples(SECONDS, SECONDS), last=st.tuples(SECONDS, SECONDS), start_s=st.floats(0, 0.1))
@@ -37,6 +40,17 @@ def test_a_line_through_the_sizes(first: tuple[float, float], last: tuple[float,
     assert (found.state_bytes, found.device) == (1000, "cpu")
     assert (found.merge_s, found.codec_settings) == ({"topk": 1e-11}, {"density": 0.25}), "of the passes with codecs"
     assert (found.modules, found.spread) == ({"model": (3, 4)}, 0.1)
+    assert (found.element_bytes, found.module_bytes) == (8, {"model": (2, 8)})
+    assert {(one.inputs, one.outputs, one.input_bytes, one.output_bytes) for one in found.layers} == {(3, 4, 2, 8)}
+
+
+def test_an_older_profile_is_of_elements_of_4_bytes() -> None:
+    layer = {"name": "head", "shapes": [[4, 3]], "forward_s": 1e-3, "backward_s": 1e-3, "inputs": 3, "outputs": 4}
+    front = {**layer, "name": "front"}
+    found = from_json(Profile, {"layers": [front, layer], "modules": {"head": [3, 4]}}, strict=True)
+    cut = cut_of(found, "head")
+    assert cut is not None
+    assert (found.element_bytes, cut.input_bytes, cut.output_bytes) == (4, 4, 4)
 
 
 def test_noise_gives_no_negative_times() -> None:

@@ -21,7 +21,7 @@ from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
 from rubato.strategies.sketch import Sketch
 from rubato.strategies.topk import TopK
-from rubato.wire.local_updates import LED, CutFormat
+from rubato.wire.local_updates import LED, CutFormat, LocalMethod
 
 METHODS: tuple[Method, ...] = get_args(Method)
 COMPRESSING = sorted(set(METHODS) - {"none"})
@@ -120,7 +120,18 @@ def test_terms_add_up_and_one_worker_tells_nobody(method: Method, workers: int, 
     found = predict(MODEL, link, Strategy(method), workers, 64, 16)
     assert found.step_s == pytest.approx(found.compute_s + found.exposed_s + found.codec_s + found.update_s)
     assert found.binding[1] <= 1
-    assert workers > 1 or found.exposed_s == found.codec_s == 0
+    assert workers > 1 or found.exposed_s == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_worker_compresses_as_several_do(method: Method) -> None:
+    """The engine asks the compressor there, too; of whole sums there is nothing to compute, nor of local updates."""
+    measured = replace(MODEL, codec_s=dict.fromkeys(COMPRESSING, 5e-9), merge_s={"topk": 1e-9, "gtopk": 1e-9})
+    codec_s = 0.0 if method == "none" else 5e-9 * MODEL.compressed
+    assert predict(measured, FAST, Strategy(method), 1, 64, 16).codec_s == pytest.approx(codec_s), "no merges"
+    local = [Strategy(local=one) for one in get_args(LocalMethod)]
+    for whole in (Strategy(algorithm="ring"), Strategy(servers=1), *local):
+        assert predict(measured, FAST, whole, 1, 64, 16).codec_s == 0
 
 
 def test_a_dense_exchange_hides_behind_the_pass_and_a_compressed_one_does_not() -> None:
@@ -233,6 +244,29 @@ def test_what_goes_over_a_cut_may_be_packed(packed: CutFormat, to_keeper: int, f
     each = cut.update(CONVOLUTIONAL, SLOW, 2, 32)
     assert each.exchange_s == pytest.approx(32 * (to_keeper + from_keeper) / 1e6 + 16e-3), "heads, tensors, and done"
     assert cut.sent(CONVOLUTIONAL, 2, 32) == [32 * from_keeper, 32 * to_keeper]
+
+
+def test_over_a_cut_activations_have_a_type_of_their_own() -> None:
+    """Gradients in 8 bytes, what goes in as bfloat16, what comes out as float32."""
+    mixed = replace(CONVOLUTIONAL, element_bytes=8, module_bytes={"classifier": (2, 4)})
+    kept = {"none": 2 * 256 + 4 * 10, "bf16": 2 * 256 + 2 * 10}
+    for packed, size in kept.items():
+        cut = cut_of(mixed, "classifier", packed)  # type: ignore[arg-type]
+        assert cut is not None
+        assert cut.sent(mixed, 2, 32) == [32 * size, 32 * size], "bfloat16 is no less in fewer bytes"
+    layer = replace(CONVOLUTIONAL.layers[2], input_bytes=2, output_bytes=2)
+    of_layer = cut_of(replace(CONVOLUTIONAL, layers=(*CONVOLUTIONAL.layers[:2], layer)), "classifier.2")
+    assert of_layer is not None
+    assert of_layer.sent(CONVOLUTIONAL, 2, 1) == [2 * (2048 + 10)] * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_vector_of_twice_the_digits_sends_as_compressors_do(method: Method) -> None:
+    double, dense = replace(MODEL, element_bytes=8), method == "none"
+    sent = [
+        8 * 2 * MODEL.parameters * 3 / 4 if dense else compressor_of(method).sent_bytes(rank, 4, 8) for rank in range(4)
+    ]
+    assert sent_bytes(Strategy(method), double, 4) == pytest.approx(max(one or 0 for one in sent), rel=0.03)
 
 
 def test_one_worker_has_all_layers_and_two_have_a_part_each() -> None:

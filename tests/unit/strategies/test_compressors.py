@@ -17,6 +17,7 @@ from rubato.strategies.hierarchical import HierarchicalTopK
 from rubato.strategies.layout import Layout, layout_of
 from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
+from rubato.strategies.sizes import elements_sent
 from rubato.strategies.sketch import Sketch
 from rubato.strategies.threshold import Threshold
 from rubato.strategies.topk import TopK
@@ -50,6 +51,8 @@ COMPRESSORS: dict[str, Make] = {
 }
 LOSSY = {"fp16", "bf16"}
 WITH_MOMENTUM = {"dgc", "sketch with momentum"}
+COUNT_BYTES = 8
+"""In which a worker says how many words follow."""
 EXACT = sorted(COMPRESSORS.keys() - LOSSY - WITH_MOMENTUM)
 EVERY = sorted(COMPRESSORS)
 
@@ -130,11 +133,21 @@ def test_it_sends_what_it_says(name: str, world: int) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_nothing_is_made_of_nothing(name: str) -> None:
-    workers = Workers(COMPRESSORS[name], 3, dtype=torch.float32)
-    total, _ = workers.exchange(torch.zeros(3, LAYOUT.length))
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
+def test_nothing_is_made_of_nothing_and_what_is_sent_of_it_is_what_is_sent_of_anything(name: str, world: int) -> None:
+    """But of a threshold, which nothing reaches: how many words follow, and what goes dense."""
+    workers = Workers(COMPRESSORS[name], world, dtype=torch.float32)
+    total, group = workers.exchange(torch.zeros(world, LAYOUT.length))
     assert not total.any()
     assert not any(state[part].any() for state in workers.states for part in workers.compressor.own)
+    sent = [comm.sent_bytes for comm in group]
+    if name == "threshold":
+        dense = [4 * elements_sent("direct", rank, world, LAYOUT.dense_numel) for rank in range(world)]
+        assert sent == [COUNT_BYTES * (world - 1) + one for one in dense]
+    else:
+        assert sent == [workers.compressor.sent_bytes(rank, world, 4, 0) for rank in range(world)]
+        _, of_any = Workers(COMPRESSORS[name], world, dtype=torch.float32).exchange(gradients(world, 0, torch.float32))
+        assert sent == [comm.sent_bytes for comm in of_any]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -161,6 +174,7 @@ ALL_OF_IT: dict[str, Make] = {
     "gtopk": lambda layout, _: GlobalTopK(layout, 1.0),
     "hierarchical": lambda layout, world: HierarchicalTopK(layout, 1.0, nodes(world)),
     "sketch": lambda layout, _: Sketch(layout, 1.0),
+    "sketch, central": lambda layout, _: Sketch(layout, 1.0, is_central=True),
     "powersgd": lambda layout, _: PowerSGD(layout, 99),
 }
 

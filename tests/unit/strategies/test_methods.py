@@ -62,6 +62,18 @@ def test_16_bits_are_near_whatever_the_scale(dtype: torch.dtype, digits: float, 
         torch.testing.assert_close(total, vectors.sum(0), rtol=0, atol=4 * digits * float(vectors.abs().max()))
 
 
+@pytest.mark.parametrize(
+    ("scale", "dtype"), [(1e-36, torch.float32), (1e-44, torch.float32), (1e-60, torch.float64), (1e60, torch.float64)]
+)
+def test_float16_has_a_power_of_two_beyond_the_range_of_float32(scale: float, dtype: torch.dtype) -> None:
+    """The power of two that brings 1e-44 near to 2**15 is itself no float32."""
+    vectors = (random(3, 64).double() * scale).to(dtype)
+    assert vectors.any()
+    for total, _ in exchange(Cast(flat(8, 8), torch.float16), vectors):
+        assert total.dtype == dtype
+        torch.testing.assert_close(total, vectors.sum(0), rtol=0, atol=4e-3 * float(vectors.abs().max()))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_what_is_not_finite_is_not_hidden(dtype: torch.dtype) -> None:
     vectors = random(2, 64)
@@ -90,15 +102,18 @@ def test_with_momentum_correction_an_element_that_waits_gains_momentum() -> None
     assert [float(state[name][1]) for name in ("residual", "momentum")] == [0.0, 0.0], "factor masking"
 
 
-def test_where_all_travels_factor_masking_cancels_the_momentum() -> None:
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
+def test_where_all_travels_factor_masking_cancels_the_momentum(world: int) -> None:
     """Lin et al., section 5.3."""
     compressor = TopK(flat(2, 3), 1.0, momentum=0.9)
     states = None
     for step in range(3):
-        vectors = random(2, 6, seed=step)
+        vectors = random(world, 6, seed=step)
         done = exchange(compressor, vectors, states)
         states = [state for _, state in done]
-        torch.testing.assert_close(done[0][0], vectors.sum(0))
+        for total, state in done:
+            torch.testing.assert_close(total, vectors.sum(0))
+            assert not state["momentum"].any()
 
 
 def test_a_merge_keeps_the_largest_and_gives_back_the_rest() -> None:
