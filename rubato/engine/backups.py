@@ -5,7 +5,7 @@ ticket     one of N = max(1, C - b) pieces of an update's samples. `strategies.b
            who computes it a second time
 push       the first of a ticket counts; when all N of an update are there, the server steps its optimizers with their
            mean, added up in the order of tickets
-answer     a ticket, and the weights where they are others than it has
+answer     a ticket, and the weights and buffers where they are others than it has
 So an update is synchronous descent over its samples, and which worker is slow changes no bit of it. A slow one is
 waited for once in a round, when all exchange.
 
@@ -19,18 +19,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import torch
-
-from rubato.engine.comm import Communicator, Messages
+from rubato.engine.comm import Communicator
 from rubato.engine.first import first_of
 from rubato.engine.replicas import Replicas
-from rubato.engine.served import Push, Served
+from rubato.engine.served import OVER, Awaited, Push, Served
 from rubato.engine.state import TrainingState
 from rubato.strategies.backup_workers import Dealer
 from rubato.strategies.sizes import cut
 from rubato.wire.spec import JobSpec
-
-_OVER = -1
 
 
 class Backed(Served):
@@ -56,16 +52,8 @@ class Backed(Served):
 
     def tickets(self, comm: Communicator, server: int, place: int, count: int) -> Iterator[int]:
         """See `Served`."""
-        head = torch.empty(2, dtype=torch.int64)
-        weights = self._layout.empty().cpu()[: self._layout.tail]
-        while True:
-            comm.start_apart(server, [head], []).wait()
-            ticket, has_weights = head.tolist()
-            if has_weights:
-                comm.start_apart(server, [weights], []).wait()
-                self._layout.put_weights(weights)
-            if ticket == _OVER:
-                return
+        room = self.room()
+        while (ticket := self.dealt(comm, server, room)) != OVER:
             yield ticket
 
     def alone(self, step: int, count: int) -> Iterator[int]:
@@ -82,18 +70,18 @@ class Backed(Served):
         """See `Served`."""
         dealer = Dealer(helpers, self._backups)
         known = dict.fromkeys(helpers, 0)
-        """By rank, updates that are in the weights it has."""
-        awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]] = {}
+        """By rank, updates that are in the state it has."""
+        awaited: dict[int, Awaited] = {}
         began: dict[int, float] = {}
         for version, group in enumerate(self._groups):
             pushes: dict[int, Push] = {}
             dealer.begin(group)
-            weights = None
+            state = None
             while True:
                 for rank, ticket in dealer.deal():
-                    if weights is None and known[rank] != version:
-                        weights = self.weights()
-                    self._tell(comm, rank, ticket, weights if known[rank] != version else None)
+                    if state is None and known[rank] != version:
+                        state = self.state()
+                    self.deal(comm, rank, ticket, state if known[rank] != version else None)
                     known[rank], began[rank] = version, time.monotonic()
                     awaited[rank] = self._await(comm, rank)
                 if dealer.is_complete:
@@ -103,20 +91,15 @@ class Backed(Served):
                     pushes[push.ticket] = push
             self._update([pushes[ticket] for ticket in group])
         for rank in dealer.free:
-            self._tell(comm, rank, _OVER, None)
+            self.deal(comm, rank, OVER, None)
         while awaited:
             rank, _ = self._next(awaited)
-            self._tell(comm, rank, _OVER, None)
+            self.deal(comm, rank, OVER, None)
 
-    def _next(self, awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]]) -> tuple[int, Push]:
+    def _next(self, awaited: dict[int, Awaited]) -> tuple[int, Push]:
         """The push that is there first."""
-        rank = first_of({rank: one[0] for rank, one in awaited.items()})
-        _, head, vector = awaited.pop(rank)
-        return rank, self._read(head, vector)
-
-    def _tell(self, comm: Communicator, rank: int, ticket: int, weights: torch.Tensor | None) -> None:
-        head = torch.tensor([ticket, int(weights is not None)], dtype=torch.int64)
-        comm.start_apart(rank, [], [head] if weights is None else [head, weights])
+        rank = first_of({rank: one.messages for rank, one in awaited.items()})
+        return rank, awaited.pop(rank).read()
 
 
 def backed_of(spec: JobSpec, state: TrainingState, replicas: Replicas | None) -> Backed | None:

@@ -269,12 +269,21 @@ class FlatLayout:
             buffer.put(bytes_tensor(integers[at : at + size]).view(own.dtype).view(own.shape))
             at += size
 
-    def put_buffers(self, vector_L: torch.Tensor, buffers_before: Sequence[torch.Tensor]) -> None:
-        """Float buffers take the mean change that a vector tells."""
+    def put_buffers(
+        self,
+        vector_L: torch.Tensor,
+        buffers_before: Sequence[torch.Tensor],
+        onto: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        """Float buffers take the mean change that a vector tells.
+
+        Args:    onto: what it is added to, where that is not what they held before it.
+        """
+        places = zip(self.float_buffers, buffers_before, onto or buffers_before, self._buffer_pieces(), strict=True)
         with torch.no_grad():
-            for buffer, before, piece in zip(self.float_buffers, buffers_before, self._buffer_pieces(), strict=True):
+            for buffer, before, base, piece in places:
                 told = self._view(vector_L, piece).to(before.dtype)
-                buffer.put(told if buffer.is_value else torch.where(torch.isfinite(before), before, 0.0) + told)
+                buffer.put(told if buffer.is_value else torch.where(torch.isfinite(before), base, 0.0) + told)
 
     def untouched(self, vector_L: torch.Tensor) -> set[str]:
         """Names of the parameters that no microbatch of a summed vector had a gradient of."""

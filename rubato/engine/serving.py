@@ -3,8 +3,8 @@
 Of the rounds that `served` tells of:
 ticket     one of the H pieces of the round's samples; each is dealt once, to whoever is free
 push       the server steps its optimizers with it at once
-answer     the server's weights, as they are by then, and the next ticket; with bounded staleness it waits until the
-           slowest has pushed enough
+answer     the server's weights and buffers, as they are by then, and the next ticket; with bounded staleness it waits
+           until the slowest has pushed enough
 So within a round nobody waits for anybody.
 
 Which gradient comes first is up to the clock, so the bits are not the same again. But the round has a log of what was
@@ -29,10 +29,10 @@ from rubato.checkpoint.manifest import read_manifest
 from rubato.checkpoint.storage import open_folder
 from rubato.checkpoint.stripes import read_state
 from rubato.checkpoint.tree import decode
-from rubato.engine.comm import Communicator, Messages
+from rubato.engine.comm import Communicator
 from rubato.engine.first import first_of
 from rubato.engine.replicas import Replicas
-from rubato.engine.served import Push, Served
+from rubato.engine.served import OVER, Awaited, Held, Push, Served
 from rubato.engine.state import TrainingState
 from rubato.errors import CheckpointError, ModelError
 from rubato.strategies.parameter_server import ShardServer
@@ -41,7 +41,6 @@ from rubato.wire.storage import parse_storage
 
 REGISTERED = "rubato.updates"
 """The name of the log, in the training state."""
-_OVER = -1
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class UpdateLog:
 
     def __init__(self, most: int) -> None:
         self.own = torch.empty((most, 2), dtype=torch.int32, device="meta")
-        self.now = torch.full((most, 2), _OVER, dtype=torch.int32)
+        self.now = torch.full((most, 2), OVER, dtype=torch.int32)
         self.first = 0
         """The step of the first round: another method may have trained before."""
         self.rounds: list[torch.Tensor] = []
@@ -76,14 +75,14 @@ class UpdateLog:
 
     def write(self, updates: Sequence[Update]) -> None:
         """A round by this worker."""
-        self.now.fill_(_OVER)
+        self.now.fill_(OVER)
         for row, update in enumerate(updates):
             self.now[row, 0], self.now[row, 1] = update.ticket, update.version
 
     @property
     def last(self) -> list[Update]:
         """Of the last round."""
-        return [Update(ticket, version) for ticket, version in self.now.tolist() if ticket != _OVER]
+        return [Update(ticket, version) for ticket, version in self.now.tolist() if ticket != OVER]
 
     def count(self, step: int) -> None:
         """The round counts, as this step."""
@@ -146,16 +145,11 @@ class Serving(Served):
 
     def tickets(self, comm: Communicator, server: int, place: int, count: int) -> Iterator[int]:
         """See `Served`. With the first one, by its place, it begins without being told."""
-        ticket = place if place < count else _OVER
-        head = torch.empty(1, dtype=torch.int64)
-        weights = self._layout.empty().cpu()[: self._layout.tail]
-        while ticket != _OVER:
+        ticket = place if place < count else OVER
+        room = self.room()
+        while ticket != OVER:
             yield ticket
-            comm.start_apart(server, [head], []).wait()
-            ticket = int(head)
-            if ticket != _OVER:
-                comm.start_apart(server, [weights], []).wait()
-                self._layout.put_weights(weights)
+            ticket = self.dealt(comm, server, room)
 
     # --- the server ---------------------------------------------------------------------------------------------------
 
@@ -186,24 +180,28 @@ class Serving(Served):
     def in_order(self, order: Sequence[Update]) -> Iterator[int]:
         """The tickets of a round, each to be computed and given to `take` before the next is asked for.
 
-        Args:    order: of the updates. Weights are kept as long as an update is to come that was computed with them.
+        Args:    order: of the updates. A state is kept as long as an update is to come that was computed with it.
         """
         last_use = {update.version: index for index, update in enumerate(order)}
-        kept: dict[int, torch.Tensor] = {}
+        kept: dict[int, tuple[torch.Tensor, Held]] = {}
         for index, update in enumerate(order):
             if last_use.get(index, -1) > index:
-                kept[index] = self.weights()
+                kept[index] = self.state(), self._given
             present = None
             if update.version != index:
-                present = self.weights()
-                self._layout.put_weights(kept[update.version])
+                present = self.state(), self._given
+                self._go_to(*kept[update.version])
             self.restore_buffers()
             yield update.ticket
             if present is not None:
-                self._layout.put_weights(present)
+                self._go_to(*present)
             self._apply_taken(update, index)
             if last_use[update.version] == index:
                 kept.pop(update.version, None)
+
+    def _go_to(self, state: torch.Tensor, buffers: Held) -> None:
+        self._layout.put_weights(state)
+        self._given = buffers
 
     def _apply_taken(self, update: Update, index: int) -> None:
         assert self._taken.ticket == update.ticket
@@ -215,7 +213,7 @@ class Serving(Served):
         """See `Served`. They have begun with a ticket each, in the order of their ranks."""
         protocol = ShardServer(self._staleness, damps=self._damps)
         dealt = iter(range(count))
-        awaited: dict[int, tuple[Messages, torch.Tensor, torch.Tensor]] = {}
+        awaited: dict[int, Awaited] = {}
         for rank in helpers:
             protocol.join(rank)
         for rank, _ in zip(helpers, dealt, strict=False):
@@ -225,16 +223,15 @@ class Serving(Served):
             if rank not in awaited:  # fewer tickets than workers
                 protocol.leave(rank)
         while awaited:
-            rank = first_of({rank: one[0] for rank, one in awaited.items()})
-            _, head, vector = awaited.pop(rank)
+            rank = first_of({rank: one.messages for rank, one in awaited.items()})
             update, answers = protocol.push(rank)
-            self._apply(self._read(head, vector), update.version, update.scale)
+            self._apply(awaited.pop(rank).read(), update.version, update.scale)
             answers += protocol.pull(rank)
             while answers:
                 other = answers.pop(0)
-                ticket = next(dealt, _OVER)
-                self._answer(comm, other, ticket)
-                if ticket == _OVER:
+                ticket = next(dealt, OVER)
+                self.deal(comm, other, ticket, None if ticket == OVER else self.state())
+                if ticket == OVER:
                     answers += protocol.leave(other)
                 else:
                     awaited[other] = self._await(comm, other)
@@ -242,10 +239,6 @@ class Serving(Served):
     def _apply(self, push: Push, version: int, scale: float) -> None:
         self._update([push], scale)
         self._updates.append(Update(push.ticket, version))
-
-    def _answer(self, comm: Communicator, rank: int, ticket: int) -> None:
-        head = torch.tensor([ticket], dtype=torch.int64)
-        comm.start_apart(rank, [], [head] if ticket == _OVER else [head, self.weights()])
 
 
 def serving_of(spec: JobSpec, state: TrainingState, replicas: Replicas | None) -> Serving | None:

@@ -81,6 +81,8 @@ class Message:
 def messages(strategy: Strategy, profile: Profile, workers: int, elements: int | None = None) -> list[Message]:
     """The exchanges of a step, or of a bucket of a dense one.
 
+    A profile tells of buffers in the state only: what they add to gradients, and to weights of a server, is left out.
+
     Args:    elements: of the bucket; None: all.
     """
     if workers == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -27,6 +27,15 @@ def model_of() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
 
 
+def normalized(momentum: float | None) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        torch.manual_seed(1)
+        norms = nn.BatchNorm1d(3, momentum=momentum), nn.BatchNorm1d(4, momentum=momentum)
+        return nn.Sequential(norms[0], nn.Linear(3, 4), nn.Tanh(), norms[1], nn.Linear(4, 1)).double()
+
+    return build
+
+
 def samples(part: range) -> torch.Tensor:
     """Two of each piece."""
     drawn = [torch.randn(2, 3, generator=torch.Generator().manual_seed(at), dtype=torch.float64) for at in part]
@@ -36,8 +45,8 @@ def samples(part: range) -> torch.Tensor:
 class Party:
     """One worker with a model of its own."""
 
-    def __init__(self, backups: int) -> None:
-        self.model = model_of()
+    def __init__(self, backups: int, build: Callable[[], nn.Module] = model_of) -> None:
+        self.model = build()
         spec = JobSpec(
             name="test",
             entrypoint="main.py:train",
@@ -69,9 +78,11 @@ class Party:
         return [one.detach().numpy().tobytes() for one in self.model.state_dict().values()]
 
 
-def round_over(world: int, backups: int, pause: Callable[[int], float]) -> tuple[list[Party], list[tuple[int, int]]]:
+def round_over(
+    world: int, backups: int, pause: Callable[[int], float], build: Callable[[], nn.Module] = model_of
+) -> tuple[list[Party], list[tuple[int, int]]]:
     """A round with rank 0 as the server; and (rank, ticket) of all that was computed."""
-    parties = [Party(backups) for _ in range(world)]
+    parties = [Party(backups, build) for _ in range(world)]
     computed: list[tuple[int, int]] = []
     with gloo_group(world) as group:
 
@@ -131,14 +142,74 @@ def test_a_slow_worker_is_waited_for_once_and_changes_no_bit(slow: int) -> None:
     assert len({ticket for _, ticket in computed}) < len(computed), "what it still computed was computed by another"
 
 
-def test_one_worker_makes_the_same_updates() -> None:
-    party = Party(backups=1)
+def by_hand_in_pieces(build: Callable[[], nn.Module], cuts: Sequence[Sequence[range]]) -> nn.Module:
+    """Updates of these pieces, each normalized by itself; buffers take the mean of what an update's pieces give."""
+    model = build()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    for parts in cuts:
+        total = sum(len(part) for part in parts)
+        before = {name: one.clone() for name, one in model.named_buffers()}
+        means = {name: torch.zeros_like(one, dtype=torch.float64) for name, one in before.items()}
+        optimizer.zero_grad()
+        for part in parts:
+            for name, one in model.named_buffers():
+                one.copy_(before[name])
+            (model(samples(part)).square().mean() * len(part) / total).backward()
+            for name, one in model.named_buffers():
+                means[name] += one * len(part) / total
+        optimizer.step()
+        for name, one in model.named_buffers():
+            one.copy_(means[name].round() if one.dtype == torch.int64 else means[name])
+    return model
+
+
+@pytest.mark.parametrize("momentum", [0.1, None], ids=["a moving mean", "the mean of all"])
+@pytest.mark.parametrize(("world", "backups"), [(1, 1), (2, 0), (3, 0), (3, 1), (5, 0), (5, 2), (7, 1)])
+def test_buffers_advance_with_each_update(world: int, backups: int, momentum: float | None) -> None:
+    build = normalized(momentum)
+    party = alone(build) if world == 1 else round_over(world, backups, lambda rank: 0.002 * rank, build)[0][0]
+    pieces = Party(backups, build).pieces(world - 1)
+    cuts = [[part for part in pieces if part.start // PIECES == update] for update in range(UPDATES)]
+    assert {len(parts) for parts in cuts} == {max(1, world - 1 - backups)}
+    expected = by_hand_in_pieces(build, cuts).state_dict()
+    for name, one in party.model.state_dict().items():
+        torch.testing.assert_close(one, expected[name], rtol=1e-9, atol=1e-11, msg=name)
+    assert party.model.get_buffer("0.num_batches_tracked") == UPDATES
+    if momentum == 0.1:  # a moving mean of the mean over an update's samples, whoever computed them
+        mean = torch.zeros(3, dtype=torch.float64)
+        for update in range(UPDATES):
+            mean.lerp_(samples(range(update * PIECES, (update + 1) * PIECES)).mean(0), momentum)
+        torch.testing.assert_close(party.model.get_buffer("0.running_mean"), mean, rtol=1e-9, atol=1e-11)
+
+
+def test_others_have_the_buffers_of_the_beginning_behind_a_round() -> None:
+    build = normalized(0.1)
+    parties, _ = round_over(4, 0, lambda rank: 0.0, build)
+    untouched = Party(0, build).content()
+    assert [party.content() == untouched for party in parties] == [False, True, True, True]
+
+
+def test_a_slow_worker_changes_no_bit_of_buffers() -> None:
+    build = normalized(0.1)
+    even, _ = round_over(5, 1, lambda rank: 0.0, build)
+    uneven, _ = round_over(5, 1, lambda rank: SLOW_S if rank == 2 else 0.0, build)
+    assert uneven[0].content() == even[0].content()
+
+
+def alone(build: Callable[[], nn.Module]) -> Party:
+    """Behind a round without others."""
+    party = Party(1, build)
     pieces = party.pieces(0)
     assert len(pieces) == UPDATES
     for ticket in party.backed.alone(0, len(pieces)):
         party.compute(ticket, pieces[ticket])
         party.backed.take(party.push)
     party.backed.close()
+    return party
+
+
+def test_one_worker_makes_the_same_updates() -> None:
+    party = alone(model_of)
     for one, other in zip(party.model.parameters(), by_hand().parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 

@@ -166,8 +166,8 @@ def _check_bound(log: Sequence[Update], computed: Sequence[int], staleness: int)
         clocks[computed[update.ticket]] += 1
 
 
-def test_of_integer_buffers_the_first_ticket_counts_with_others_and_alone() -> None:
-    """One whose change depends on the samples; and what the program has switched in its loop."""
+def test_integer_buffers_add_up_what_each_ticket_changes_with_others_and_alone() -> None:
+    """By what depends on the samples; and modes are as the program has switched them in its loop."""
 
     def compute(party: Party, ticket: int) -> Push:
         party.serving.restore_buffers()
@@ -197,8 +197,58 @@ def test_of_integer_buffers_the_first_ticket_counts_with_others_and_alone() -> N
         alone.serving.take(compute(alone, ticket))
     alone.serving.close()
     for party in (parties[0], alone):
-        assert party.model.get_buffer("0.num_batches_tracked") == 10
+        assert party.model.get_buffer("0.num_batches_tracked") == sum(10 + ticket for ticket in range(UPDATES))
         assert not party.model.training
+
+
+def stale_by_hand(log: Sequence[Update]) -> nn.Module:
+    """In double precision: each ticket with weights and buffers of its version, whose changes the present ones take."""
+    model = model_of().double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    versions: list[dict[str, torch.Tensor]] = []
+    for update in log:
+        present = copy.deepcopy(model.state_dict())
+        versions.append(present)
+        model.load_state_dict(versions[update.version])
+        x = torch.randn(4, 3, generator=torch.Generator().manual_seed(update.ticket)).double()
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        changes = {name: one - versions[update.version][name] for name, one in model.named_buffers()}
+        model.load_state_dict(present)
+        optimizer.step()
+        for name, one in model.named_buffers():
+            one += changes[name]
+    return model
+
+
+@pytest.mark.parametrize("world", [2, 3, 5])
+def test_each_update_takes_the_changes_that_its_ticket_made_to_the_buffers_it_was_given(world: int) -> None:
+    local = LocalUpdatesSpec("asynchronous", UPDATES)
+    with gloo_group(world) as group:
+        parties, _ = round_over(group, local, SLOW["by turns"])
+    expected = stale_by_hand(parties[0].serving.log.last).state_dict()
+    for name, one in parties[0].model.state_dict().items():
+        torch.testing.assert_close(one.double(), expected[name].double(), rtol=2e-3, atol=2e-4, msg=name)
+    assert parties[0].model.get_buffer("0.num_batches_tracked") == UPDATES
+
+
+def test_a_buffer_without_a_value_takes_the_first_and_adds_no_other_value_to_it() -> None:
+    """Two tickets are computed with an infinite one, and each tells its value."""
+
+    def compute(party: Party, ticket: int) -> Push:
+        party.model(torch.ones(4, 3)).square().mean().backward()
+        mean = party.model.get_buffer("0.running_mean")
+        mean.copy_(torch.where(torch.isfinite(mean), mean + 1.0, 10.0 * (1 + ticket)))
+        return party.serving.pack(ticket, 0.0, 1.0)
+
+    party = Party(LocalUpdatesSpec("asynchronous", UPDATES))
+    party.model.get_buffer("0.running_mean").fill_(float("inf"))
+    party.model.eval()
+    party.begin()
+    for ticket in party.serving.in_order([Update(0, 0), Update(1, 0), Update(2, 1), Update(3, 2)]):
+        party.serving.take(compute(party, ticket))
+    party.serving.close()
+    assert party.model.get_buffer("0.running_mean").tolist() == [22.0] * 3
 
 
 def test_damping_makes_old_gradients_count_less() -> None:
@@ -310,29 +360,18 @@ def test_one_worker_makes_one_update_after_the_other() -> None:
 
 
 def by_hand(seed: int) -> nn.Module:
-    """In double precision; of each round buffers take the mean of what its tickets change in them."""
+    """In double precision, as if there were no rounds."""
     plan = RoundPlan(len(ROWS), 16, 2, seed, 4)
     model = model_of().double()
     stepper = sgd(model.parameters())
     for step in range(2 * plan.steps_per_epoch):
-        before = {name: one.clone() for name, one in model.named_buffers()}
-        changes = {name: torch.zeros_like(one) for name, one in before.items()}
         filled = sum(size > 0 for size in plan.sizes(step))
         for part in plan.parts(step, range(filled)):
             rows = [ROWS[index] for index in plan.pieces.samples(step, part.start, len(part))]
             x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
-            with torch.no_grad():
-                for name, one in model.named_buffers():
-                    one.copy_(before[name])
             stepper.zero_grad()
             loss_of(model, x.double(), y.double()).backward()  # type: ignore[no-untyped-call]
             stepper.step()
-            share = len(rows) / plan.batch_size(step)
-            for name, one in model.named_buffers():
-                changes[name] += (one - before[name]) * (share if one.is_floating_point() else 0)
-        with torch.no_grad():
-            for name, one in model.named_buffers():
-                one.copy_(before[name] + (changes[name] if one.is_floating_point() else 1))
     return model
 
 
