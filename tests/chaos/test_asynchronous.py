@@ -18,8 +18,9 @@ from rubato.engine.serving import read_log
 PROGRAM = """
 def train(run):
     torch.manual_seed(0)
-    inner = torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.1), torch.nn.Tanh()
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), *inner, torch.nn.Linear(8, 1))
+    norm = torch.nn.Unflatten(1, (1, 8)), torch.nn.BatchNorm1d(1), torch.nn.Flatten()  # of batches of one, too
+    inner = torch.nn.Dropout(0.1), torch.nn.Tanh()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), *norm, *inner, torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     run.prepare(model=model, optimizer=optimizer, dataset=DATA, prefetch=run.config.get("prefetch", 0))
     for step in run.steps(epochs=12):
