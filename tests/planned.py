@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from rubato.planner.choose import plan
+from rubato.planner.choose import METHODS, plan
 from rubato.planner.links import Link
 from rubato.planner.options import Option
 from rubato.planner.profile import Layer, Profile
@@ -31,6 +31,7 @@ PROFILE = Profile(
     tuple(Layer(name, shapes, 1e-6, 1e-6, shapes[0][1], shapes[0][0]) for name, shapes in _SHAPES.items()),
     state_bytes=3 * 4 * _NUMEL,  # weights, and two moments as Adam has them
     modules={"front": (INPUTS, FRONT), "head": (FRONT, CLASSES)},
+    codec_s=dict.fromkeys(METHODS, 1e-9),  # else the planner takes none of them
 )
 UPDATES = 4
 BATCH = {"global_size": 64 * UPDATES, "num_microbatches": 4}

@@ -82,7 +82,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "sketched_sgd": {"density": 0.03},
     "sketch by ring": {"method": "sketch", "density": 0.03},
     "sketch by halving_doubling": {"method": "sketch", "density": 0.03},
-    "topk that warms up": {"method": "topk", "density": 0.03, "warmup_densities": [0.08, 0.06, 0.05]},
+    "topk that warms up": {"method": "topk", "density": 0.03, "warmup_densities": [0.05, 0.05, 0.05]},
     "topk after whole steps": {"method": "topk", "density": 0.03, "start_step": 3},
 }
 ALGORITHMS = {"sketch by ring": "ring", "sketch by halving_doubling": "halving_doubling"}

@@ -5,6 +5,7 @@ Workers are threads here, and messages are counted; `test_bytes_of_jobs` counts 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -120,32 +121,34 @@ def test_before_each_checkpoint_all_that_is_kept_is_sent(way: str, workers: int)
 
 @pytest.mark.parametrize("packed", ["none", *(pytest.param(one, marks=pytest.mark.long) for one in ("bf16", "int8"))])
 @pytest.mark.parametrize("workers", [3, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 4))])
-def test_within_a_round_nothing_of_the_layers_behind_the_cut_leaves_a_worker(workers: int, packed: str) -> None:
-    """Those before it send activations and gradients of their own layers; whoever has those behind it, what comes back.
+def test_within_a_round_nothing_of_the_layers_behind_the_cut_leaves_those_before_it(workers: int, packed: str) -> None:
+    """From one update to the next they send activations and gradients of their own layers, and no more.
 
-    What follows the updates of a step, in which all tell each other the whole state, is left out.
+    What follows the last update of a step, in which all tell each other the whole state, is left out.
     """
     local = {"method": "layer_separation", "cut": "head", "sync_every": UPDATES, "cut_format": packed}
     spec = spec_of(workers, reproducible=False, local_updates=local)
-    sent: dict[int, list[int]] = {}
+    sent: dict[int, list[list[int]]] = {}
 
     def train(run: TogetherRun, model: nn.Module) -> None:
         optimizer = torch.optim.AdamW(model.parameters())
         run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
-        rounds = []
+        rounds: list[list[int]] = []
         for step in run.steps(steps=STEPS):
-            before = run.sent_bytes
+            counts = []
             for x, y in step:
+                counts.append(run.sent_bytes)
                 step.backward(nn.functional.cross_entropy(model(x), y))
-            rounds.append(run.sent_bytes - before)
+            rounds.append(counts)
             optimizer.step()
         sent[run.session.rank] = rounds
 
     together(spec, model_of, train)
     cut = cut_of(PROFILE, "head", spec.local_updates.cut_format)
     assert cut is not None
-    told = [UPDATES * one for one in cut.sent(PROFILE, workers, BATCH["global_size"] / UPDATES)]
+    told = cut.sent(PROFILE, workers, BATCH["global_size"] / UPDATES)
     assert sorted(sent) == list(range(workers))
-    print(sent, told)
-    for rank, rounds in sent.items():
-        assert all(is_near(one, told[rank]) for one in rounds), (rank, rounds, told)
+    for rank in range(1, workers):
+        for counts in sent[rank]:
+            assert len(counts) == UPDATES
+            assert all(is_near(after - before, told[rank]) for before, after in pairwise(counts)), (rank, counts, told)
