@@ -27,7 +27,8 @@ SPEC: dict[str, Any] = {
 }
 
 
-@pytest.mark.short
-def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backups", [pytest.param(1, marks=pytest.mark.short), 0])
+def test_joins_losses_and_leaves_change_nothing_of_what_is_learned(tmp_path: Path, backups: int) -> None:
     """Of a worker amid a round, of the server, and a scale-down."""
-    check_learns_as_alone(tmp_path, PROGRAM, SPEC, how="synchronous")
+    spec = {**SPEC, "local_updates": {**SPEC["local_updates"], "backups": backups}}
+    check_learns_as_alone(tmp_path, PROGRAM, spec, how="synchronous" + ("" if backups else " without backups"))

@@ -48,3 +48,10 @@ def test_nor_where_several_workers_have_the_layers_behind_the_cut(tmp_path: Path
     """The first of them leads; where two workers are left, it is alone."""
     spec = {**SPEC, "local_updates": {**SPEC["local_updates"], "keepers": 2}}
     check_learns_as_alone(tmp_path, PROGRAM, spec, how="layer_separation with two keepers", lost=[1, 0])
+
+
+@pytest.mark.parametrize("cut_format", ["bf16", "int8"])
+def test_nor_where_numbers_are_rounded_between_the_layers(tmp_path: Path, cut_format: str) -> None:
+    """One worker alone rounds nothing: the losses are near its own."""
+    spec = {**SPEC, "local_updates": {**SPEC["local_updates"], "cut_format": cut_format}}
+    check_learns_as_alone(tmp_path, PROGRAM, spec, how=f"layer_separation, {cut_format}", rel=0.05)

@@ -80,7 +80,13 @@ METHODS: dict[str, dict[str, Any]] = {
     "powersgd": {"rank": 1},
     "sketch": {"density": 0.03},
     "sketched_sgd": {"density": 0.03},
+    "sketch by ring": {"method": "sketch", "density": 0.03},
+    "sketch by halving_doubling": {"method": "sketch", "density": 0.03},
+    "topk that warms up": {"method": "topk", "density": 0.03, "warmup_densities": [0.05, 0.05, 0.05]},
+    "topk after whole steps": {"method": "topk", "density": 0.03, "start_step": 3},
 }
+ALGORITHMS = {"sketch by ring": "ring", "sketch by halving_doubling": "halving_doubling"}
+"""Of the sums of a method, where they are not the default."""
 
 
 WHOLE: dict[str, dict[str, Any]] = {
@@ -95,7 +101,7 @@ WHOLE: dict[str, dict[str, Any]] = {
 
 def counting(home: Path, workers: int, method: str, *, compression: dict[str, Any] | None = None, **spec: Any) -> Any:
     chosen = {"method": method, **METHODS.get(method, {}), **(compression or {})}
-    aggregation = WHOLE.get(method) or {"compression": chosen}
+    aggregation = WHOLE.get(method) or {"algorithm": ALGORITHMS.get(method, "auto"), "compression": chosen}
     return job(home, COUNTING, workers=workers, reproducible=False, aggregation=aggregation, **spec)
 
 
@@ -184,31 +190,54 @@ def test_what_is_exchanged_whole_loses_nothing_over_joins_losses_and_leaves(tmp_
     check_run(run, fault=f"a join, SIGKILL of rank 0 and a leave, {method}")
 
 
-LOST = [pytest.param("topk", marks=pytest.mark.short), *sorted({*METHODS} - {"topk"})]
+LOST = [
+    pytest.param("topk", SEED % 3, id="topk", marks=pytest.mark.short),
+    *(pytest.param(method, SEED % 3, id=method) for method in sorted({*METHODS} - {"topk"})),
+    pytest.param("sketched_sgd", 0, id="sketched_sgd, its centre"),
+]
 
 
-@pytest.mark.parametrize("method", LOST)
-def test_a_lost_worker_takes_along_no_more_than_is_told(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "rank"), LOST)
+def test_a_lost_worker_takes_along_no_more_than_is_told(tmp_path: Path, method: str, rank: int) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     with counting(tmp_path, 3, method) as run:
         run.wait_step(5)
-        run.kill_and_wait([SEED % 3])
+        run.kill_and_wait([rank])
         run.wait(lambda: len(run.formed()) == 3, "the generation with the other worker")
         hold.unlink()
         run.result()
     check_lost_as_told(run, tmp_path, 3)
-    check_run(run, fault=f"SIGKILL of one of three, {method}")
+    check_run(run, fault=f"SIGKILL of {rank_named(method, rank)}, {method}")
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
-def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path, method: str) -> None:
+def rank_named(method: str, rank: int) -> str:
+    return "the centre" if method == "sketched_sgd" and rank == 0 else "one of three"
+
+
+def test_a_worker_that_is_lost_while_all_goes_whole_takes_nothing_along(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    with counting(tmp_path, 3, "topk", compression={"start_step": STEPS // 2}) as run:
+        run.wait_step(3)
+        run.kill_and_wait([SEED % 3])
+        run.wait(lambda: len(run.formed()) == 3, "the generation with the other worker")
+        hold.unlink()
+        run.result()
+    assert run.formed()[1]["step"] < STEPS // 2, run.told()
+    assert not run.events("gradient.lost")
+    check_all_counted(tmp_path, 3)
+    check_run(run, fault="SIGKILL of one of three, topk before its start_step")
+
+
+@pytest.mark.parametrize(("method", "rank"), [pytest.param(*one.values, id=one.id) for one in LOST])
+def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path, method: str, rank: int) -> None:
     hold = tmp_path / "hold"
     hold.touch()
     rollback = {"on_loss": "rollback"}
     with counting(tmp_path, 3, method, compression=rollback, checkpoint={"every_steps": 3}) as run:
         run.wait(lambda: len(run.events("checkpoint.committed")) > 0, "a checkpoint")
-        run.kill([SEED % 3])
+        run.kill([rank])
         run.wait(lambda: len(run.formed()) == 2, "a restart")
         hold.unlink()
         run.result()
@@ -219,7 +248,7 @@ def test_rather_than_lose_what_was_kept_all_go_back(tmp_path: Path, method: str)
     assert all("had kept were lost, and compression.on_loss is rollback" in other["message"] for other in others)
     assert len(others) == 2
     check_all_counted(tmp_path, 3)
-    check_run(run, fault=f"SIGKILL of one of three, {method}, rollback")
+    check_run(run, fault=f"SIGKILL of {rank_named(method, rank)}, {method}, rollback")
 
 
 def test_a_job_that_is_resumed_goes_on_with_what_was_kept(tmp_path: Path) -> None:
@@ -310,7 +339,7 @@ def test_momentum_is_gathered_once_over_joins_and_leaves(tmp_path: Path) -> None
     check_run(run, fault="a join and a leave, momentum correction, whole")
 
 
-@pytest.mark.parametrize("method", ["topk", "sketch"])
+@pytest.mark.parametrize("method", ["topk", "sketch", "sketched_sgd"])
 @pytest.mark.parametrize("on_loss", ["continue", "rollback"])
 def test_momentum_correction_loses_no_more_than_is_told(tmp_path: Path, method: str, on_loss: str) -> None:
     """Over a join, a loss and a leave. A gradient counts once at least; with momentum, until it travels, a little more.

@@ -30,11 +30,15 @@ DENSITY = 0.05
 STRATEGIES: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in ("auto", "ring", "tree", "halving_doubling", "server")},
     "two servers": {"algorithm": "server", "servers": 2},
+    "three servers": {"algorithm": "server", "servers": 3},
     **{name: {"compression": {"method": name, "density": DENSITY, "rank": 64}} for name in (
         "fp16", "bf16", "powersgd", "topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd", "onebit",
     )},
     **{f"{name} with momentum": {"compression": {"method": name, "density": DENSITY, "momentum": 0.9}} for name in (
-        "topk", "sketch",
+        "topk", "sketch", "sketched_sgd",
+    )},
+    **{f"sketch by {name}": {"algorithm": name, "compression": {"method": "sketch", "density": DENSITY}} for name in (
+        "ring", "halving_doubling",
     )},
     "threshold": {"compression": {"method": "threshold", "threshold": 1e-6}},
 }  # fmt: skip

@@ -5,15 +5,19 @@ Workers are threads here, and messages are counted; `test_bytes_of_jobs` counts 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from planned import BATCH, CLASSES, FEWEST, INPUTS, MODEL, WAYS, is_as_planned, planned
+from planned import BATCH, CLASSES, FEWEST, INPUTS, MODEL, PROFILE, UPDATES, WAYS, is_as_planned, is_near, planned
 from together import TogetherRun, together
 from torch import nn
 
-from rubato.wire.spec import parse_spec
+from rubato.planner.links import Link
+from rubato.planner.methods import Strategy, settlement_s
+from rubato.planner.separated import cut_of
+from rubato.wire.spec import JobSpec, parse_spec
 
 pytestmark = pytest.mark.usefixtures("generators")
 
@@ -48,22 +52,25 @@ def model_of() -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(("way", "workers"), CASES)
-def test_a_step_sends_what_is_planned(way: str, workers: int) -> None:
-    spec = parse_spec(
+def spec_of(workers: int, **more: Any) -> JobSpec:
+    return parse_spec(
         {
             "name": "test",
             "entrypoint": "main.py:train",
             "batch": BATCH,
             "workers": {"initial": workers, "min": workers, "max": workers},
-            **EVERY_WAY[way],
+            **more,
         }
     )
+
+
+def sent_in_a_step(spec: JobSpec, *, is_sgd: bool) -> list[float]:
+    """By worker, in no order, the bytes that it sends from the beginning of a step to that of the next."""
     sent = []
 
     def train(run: TogetherRun, model: nn.Module) -> None:
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters())
-        if "momentum" in way:
+        if is_sgd:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
         counts = []
@@ -75,5 +82,73 @@ def test_a_step_sends_what_is_planned(way: str, workers: int) -> None:
         sent.append((counts[-1] - counts[1]) / (STEPS - 2))
 
     together(spec, model_of, train)
-    assert len(sent) == workers
+    assert len(sent) == spec.workers.initial
+    return sent
+
+
+@pytest.mark.parametrize(("way", "workers"), CASES)
+def test_a_step_sends_what_is_planned(way: str, workers: int) -> None:
+    spec = spec_of(workers, **EVERY_WAY[way])
+    sent = sent_in_a_step(spec, is_sgd="momentum" in way)
     assert is_as_planned(max(sent), spec), (planned(spec), sorted(sent))
+
+
+ALL = Link(0.0, 1.0)
+"""A byte a second: what takes so many seconds is so many bytes."""
+KEPT: dict[str, tuple[Strategy, dict[str, Any]]] = {
+    "topk": (Strategy("topk"), {"aggregation": {"compression": {"method": "topk", "density": 0.05}}}),
+    "topk with momentum": (
+        Strategy("topk", momentum=True),
+        {"aggregation": {"compression": COMPRESSED["topk with momentum"]}},
+    ),
+    "onebit": (Strategy("onebit"), {"aggregation": {"compression": {"method": "onebit"}}}),
+    "streaming_diloco": (
+        Strategy(local="streaming_diloco"),
+        {"local_updates": WAYS["streaming_diloco"]["local_updates"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("workers", [3, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 4))])
+@pytest.mark.parametrize("way", KEPT)
+def test_before_each_checkpoint_all_that_is_kept_is_sent(way: str, workers: int) -> None:
+    strategy, chosen = KEPT[way]
+    spec = spec_of(workers, reproducible=False, checkpoint={"every_steps": 1}, **chosen)
+    settled = settlement_s(strategy, PROFILE, workers, ALL)
+    sent = sent_in_a_step(spec, is_sgd="momentum" in way)
+    assert is_as_planned(max(sent), spec, settled), (planned(spec), settled, sorted(sent))
+
+
+@pytest.mark.parametrize("packed", ["none", *(pytest.param(one, marks=pytest.mark.long) for one in ("bf16", "int8"))])
+@pytest.mark.parametrize("workers", [3, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 4))])
+def test_within_a_round_nothing_of_the_layers_behind_the_cut_leaves_those_before_it(workers: int, packed: str) -> None:
+    """From one update to the next they send activations and gradients of their own layers, and no more.
+
+    What follows the last update of a step, in which all tell each other the whole state, is left out.
+    """
+    local = {"method": "layer_separation", "cut": "head", "sync_every": UPDATES, "cut_format": packed}
+    spec = spec_of(workers, reproducible=False, local_updates=local)
+    sent: dict[int, list[list[int]]] = {}
+
+    def train(run: TogetherRun, model: nn.Module) -> None:
+        optimizer = torch.optim.AdamW(model.parameters())
+        run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+        rounds: list[list[int]] = []
+        for step in run.steps(steps=STEPS):
+            counts = []
+            for x, y in step:
+                counts.append(run.sent_bytes)
+                step.backward(nn.functional.cross_entropy(model(x), y))
+            rounds.append(counts)
+            optimizer.step()
+        sent[run.session.rank] = rounds
+
+    together(spec, model_of, train)
+    cut = cut_of(PROFILE, "head", spec.local_updates.cut_format)
+    assert cut is not None
+    told = cut.sent(PROFILE, workers, BATCH["global_size"] / UPDATES)
+    assert sorted(sent) == list(range(workers))
+    for rank in range(1, workers):
+        for counts in sent[rank]:
+            assert len(counts) == UPDATES
+            assert all(is_near(after - before, told[rank]) for before, after in pairwise(counts)), (rank, counts, told)
