@@ -21,7 +21,7 @@ interface TableBlockProps {
   columns: number;
   /** What a row of the table is high, for a block that was not drawn yet at this width. */
   usual: RowHeight;
-  /** The first block that was drawn at another width tells what a row is high there. */
+  /** What a row of a block was high when it was drawn or left; one measure of each width is enough. */
   onMeasure: (height: RowHeight) => void;
   /** Its rows; called only while they are near the picture. */
   draw: () => ComponentChildren;
@@ -35,16 +35,18 @@ export function TableBlock({ rows, columns, usual, onMeasure, draw }: TableBlock
   const body = useRef<HTMLTableSectionElement>(null);
   const own = useRef<RowHeight | null>(null);
   const [isNear, setNear] = useState(false);
-  const shown = useRef(isNear);
-  shown.current = isNear;
+  const shown = useRef({ isNear, rows });
+  shown.current = { isNear, rows };
   const known = own.current?.tableWidth === usual.tableWidth ? own.current : usual;
 
+  const measure = (element: HTMLElement) => {
+    own.current = { px: element.offsetHeight / shown.current.rows, tableWidth: element.offsetWidth };
+    onMeasure(own.current);
+  };
+
   useLayoutEffect(() => {
-    const element = body.current;
-    if (!element || !isNear) return;
-    own.current = { px: element.offsetHeight / rows, tableWidth: element.offsetWidth };
-    if (own.current.tableWidth !== usual.tableWidth) onMeasure(own.current);
-  });
+    if (body.current && isNear) measure(body.current);
+  }, [isNear]);
 
   useLayoutEffect(() => {
     const element = body.current;
@@ -54,9 +56,11 @@ export function TableBlock({ rows, columns, usual, onMeasure, draw }: TableBlock
     const observer = new IntersectionObserver(
       (entries) => {
         const near = entries.at(-1)?.isIntersecting ?? false;
-        if (near === shown.current) return;
+        if (near === shown.current.isNear) return;
         // Whoever works in it by keyboard keeps his place, wherever the picture is.
-        if (near || !element.contains(document.activeElement)) setNear(near);
+        if (!near && element.contains(document.activeElement)) return;
+        if (!near) measure(element);
+        setNear(near);
       },
       { rootMargin: `${MARGIN_PX}px 0px` },
     );

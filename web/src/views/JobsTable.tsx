@@ -40,6 +40,8 @@ export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTab
   const isFull = chosen.size >= MOST_COMPARED;
   const blocks = useMemo(() => blocksFromEnd(jobs, BLOCK_ROWS), [jobs]);
   const [usual, setUsual] = useState<RowHeight>(UNKNOWN_HEIGHT);
+  const noteHeight = (height: RowHeight) =>
+    setUsual((known) => (known.tableWidth === height.tableWidth ? known : height));
   return (
     <table class="card jobs" aria-rowcount={HEAD_ROWS + jobs.length}>
       <thead>
@@ -71,7 +73,7 @@ export function JobsTable({ jobs, pace, losses, now, chosen, onChoose }: JobsTab
           rows={items.length}
           columns={COLUMNS}
           usual={usual}
-          onMeasure={setUsual}
+          onMeasure={noteHeight}
           draw={() =>
             items.map((job, place) => (
               <JobRow
