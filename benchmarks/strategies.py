@@ -139,11 +139,12 @@ def tables(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], work
         parts.append(f"Latency {latency_ms:g} ms one way:")
         for head, seconds, ratios in (("exchange", SECONDS, off), ("its messages alone", MESSAGES_S, off_alone)):
             parts.append(_table(head, free, links, workers, seconds, ratios))
-    told = f"Measured against predicted: the messages {_apart(off_alone)}; with what is computed {_apart(off)}."
+    told = f"Measured against predicted: the messages {apart(off_alone)}; with what is computed {apart(off)}."
     return "\n\n".join([*parts, told])
 
 
-def _apart(ratios: Sequence[float]) -> str:
+def apart(ratios: Sequence[float]) -> str:
+    """How far measured and predicted times are apart, told by the ratios of both."""
     off = sorted(max(ratio, 1 / ratio) for ratio in ratios)
     return f"{statistics.median(off):.2f} times apart at the median, {off[-1]:.2f} at most"
 

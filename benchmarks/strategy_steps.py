@@ -27,7 +27,7 @@ from benchmarks.flags import numbers
 from benchmarks.kept import Kept, add_json_flag
 from benchmarks.machine import machine, processor, today, versions
 from benchmarks.processes import nothing_left_behind
-from benchmarks.strategies import STRATEGIES, Emulated, emulate, spec_of
+from benchmarks.strategies import STRATEGIES, Emulated, apart, emulate, spec_of
 from rubato.cli.app import run
 from rubato.planner.methods import Strategy
 from rubato.planner.options import name_of
@@ -49,6 +49,7 @@ SAMPLE_S = 0.002
 BATCH: dict[str, Any] = {"global_size": 64, "num_microbatches": 16}
 LOCAL = [Strategy(local="local_sgd", sync_every=8), Strategy(local="asynchronous", sync_every=32)]
 """A step of these is many updates."""
+WAYS = [*STRATEGIES, *LOCAL]
 LOCAL_BATCH: dict[str, Any] = {"global_size": 512, "num_microbatches": 4}
 
 
@@ -108,35 +109,34 @@ def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept
 
     Args:    kept: what it has is not measured again, and what is measured it keeps.
     """
-    apart: list[float] = []
+    ratios: list[float] = []
     parts = [
         f"Latency {latency_ms:g} ms one way:\n\n"
-        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], kept, apart)
+        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], kept, ratios)
         for latency_ms in dict.fromkeys(link.latency_ms for link in links)
     ]
-    told_apart = f"{statistics.median(apart):.2f} times apart at the median, {max(apart):.2f} at most"
-    return "\n\n".join([*parts, f"Measured against predicted: {told_apart}."])
+    return "\n\n".join([*parts, f"Measured against predicted: {apart(ratios)}."])
 
 
-def _table(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float], apart: list[float]) -> str:
+def _table(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float], ratios: list[float]) -> str:
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
-    cells: dict[str, list[str]] = {name_of(one): [] for one in (*STRATEGIES, *LOCAL)}
+    cells: dict[str, list[str]] = {name_of(one): [] for one in WAYS}
     for link in links:
         seen = measure(profile, workers, link, kept)
-        for strategy, seconds in zip((*STRATEGIES, *LOCAL), seen, strict=True):
+        for strategy, seconds in zip(WAYS, seen, strict=True):
             told = predicted_s(profile, workers, link, strategy)
-            apart.append(max(seconds / told, told / seconds))
+            ratios.append(seconds / told)
             cells[name_of(strategy)].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
 def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[float]) -> list[float]:
     """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured."""
-    place, ways = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms", (*STRATEGIES, *LOCAL)
+    place = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
     with ExitStack() as stack:
         net: Network | None = None
         seen = []
-        for strategy in ways:
+        for strategy in WAYS:
             if (seconds := kept.get(place, name_of(strategy))) is None:
                 net = net or stack.enter_context(emulate(workers, link))
                 batch = batch_of(strategy)
