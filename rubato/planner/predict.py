@@ -5,7 +5,9 @@ The backward pass completes buckets one after the other, the last layer's first;
     T_step = forward + max(backward, e_last) + update
 Where microbatches train by themselves, a step is all their updates, and one exchange behind them.
 Where a server makes H updates of gradients that the W - 1 others compute, each in c seconds, and a vector takes t to it
-and t back, an update u, that takes H max((c + 2t + 4a + u) / (W - 1), t, u): whoever is short, workers, link or server.
+and t back, an update u, that takes H max((c + 4a + u) / (W - 1) + 2t, u), whoever is short, workers and link or server,
+less min(H, W - 1) t, as all have the first weights. Others that are equally fast stay in step, as they begin a round
+together: all gradients take the server's link at once, and then all weights, one way after the other.
 Where it waits for N = max(1, W - 1 - b) pieces of each, the N-th of W - 1 normal times counts, as Blom has it: with
 p = (N - 3/8)/(W - 1 + 1/4), c (1 + cv z(p)).
 Of these 4a, a being a word's latency, the server waits for a gradient, which takes a; so does a worker for the head of
@@ -150,11 +152,7 @@ def _step(
 
 
 def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
-    """A step of updates by a server; one worker alone does both in turn.
-
-    Workers that are equally fast stay in step, as they begin a round together: their gradients are on their way at
-    once, by the server's link, and then the weights, so that link is taken for both, one after the other.
-    """
+    """A step of updates by a server; one worker alone does both in turn."""
     updates, helpers = strategy.sync_every, max(1, workers - 1)
     samples, update_s = batch / updates, profile.update_s * profile.parameters
     compute_s = profile.forward_s(samples) + profile.backward_s(samples)

@@ -330,16 +330,18 @@ def test_words_take_what_was_measured_of_a_ring() -> None:
     assert more == pytest.approx(2 * 0.3 - 12e-3), "six messages took 0.6 s, and two all-gathers have three each"
 
 
+_SHAPES = (((512, 512), (512,)), ((256, 512), (256,)), ((10, 256), (10,)))
+PACED = Profile(tuple(Layer(str(at), one, 2e-3 / 3, 2e-3 / 3) for at, one in enumerate(_SHAPES)))
+"""Of `make bench-strategy-steps`: 4 ms a sample, shared by three layers."""
+
+
 def test_whole_steps_come_near_to_what_was_measured() -> None:
     """docs/benchmarks.md, 4 workers, 50 Mb/s, 2 ms: milliseconds of whole sums, processing on two cores left out."""
-    shapes = (((512, 512), (512,)), ((256, 512), (256,)), ((10, 256), (10,)))
-    rate = 2e-3 / 3
-    model = Profile(tuple(Layer(str(at), one, rate, rate) for at, one in enumerate(shapes)))
     link = Link(0.002, 50e6 / 8)
     measured_ms = {"ring": 516, "tree": 1139, "halving_doubling": 502, "server": 1639, "direct": 502}
     for pattern, milliseconds in measured_ms.items():
         strategy = Strategy(servers=1) if pattern == "server" else Strategy(algorithm=pattern)  # type: ignore[arg-type]
-        told = predict(model, link, strategy, 4, 64, 16, several=True).step_s
+        told = predict(PACED, link, strategy, 4, 64, 16, several=True).step_s
         assert 0.9 * milliseconds < 1e3 * told < milliseconds, pattern
 
 
@@ -348,11 +350,8 @@ def test_asynchronous_updates_take_the_server_s_link_for_gradients_and_then_for_
     mbit: float, milliseconds: float
 ) -> None:
     """docs/benchmarks.md, 4 workers, 0 ms: milliseconds of 64 samples, of 512 in 32 updates."""
-    shapes = (((512, 512), (512,)), ((256, 512), (256,)), ((10, 256), (10,)))
-    rate = 2e-3 / 3
-    model = Profile(tuple(Layer(str(at), one, rate, rate) for at, one in enumerate(shapes)))
     strategy = Strategy(local="asynchronous", sync_every=32)
-    told = predict(model, Link(0.0, mbit * 1e6 / 8), strategy, 4, 512, 4, several=True).step_s / 8
+    told = predict(PACED, Link(0.0, mbit * 1e6 / 8), strategy, 4, 512, 4, several=True).step_s / 8
     assert 1e3 * told == pytest.approx(milliseconds, rel=0.05)
 
 
