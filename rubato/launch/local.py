@@ -166,7 +166,7 @@ class LocalRun:
         Args:    on_ready: called once the run can be asked by its id.
         """
         environment = child_environment(os.environ, working_dir=self._working_dir, job_env=self._spec.env)
-        with contextlib.closing(self._claim), self._forkserver(environment) as forkserver:
+        with self._signals(), contextlib.closing(self._claim), self._forkserver(environment) as forkserver:
             return self._lead(environment, forkserver, on_ready)
 
     def _lead(
@@ -187,8 +187,7 @@ class LocalRun:
             if self._claim.former:
                 print(f"rubato: {describe_former(self._claim.former)}", file=self._progress, flush=True)
             on_ready()
-            with self._signals():
-                outcome = self.host.run(fleet, journal, archive)
+            outcome = self.host.run(fleet, journal, archive)
             assert outcome is not None  # nobody tells a local run to let go
             self.saved_step = journal.saved_step
             return outcome
@@ -286,7 +285,10 @@ class LocalRun:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM stop at the boundary, then at once; only the main thread may ask for that."""
+        """SIGINT and SIGTERM stop at the boundary, then at once, and do not break off what is closed at the end.
+
+        Only the main thread may ask for that.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

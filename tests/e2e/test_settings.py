@@ -19,6 +19,7 @@ def test_the_first_token_of_a_home_is_made_with_its_user(own_service: Service, n
     dialog = page.get_by_role("dialog", name="New token")
     dialog.get_by_label("What it is for").fill("laptop")
     newcomer = dialog.get_by_label("Name of the new user")  # there is nobody else whose it could be
+    expect(newcomer).to_be_visible()  # once the users have been read
     dialog.get_by_role("button", name="Create").click()
     expect(newcomer).to_be_focused()  # nothing was sent without
     newcomer.fill("Not A Name")

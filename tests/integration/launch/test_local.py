@@ -367,28 +367,32 @@ def test_a_worker_for_which_there_are_no_descriptors_is_an_exit_and_holds_none(t
     fleet.close()
 
 
-DEAF = """
-import os, json, socket, time
-control = socket.socket(fileno=int(os.environ["RUBATO_CONTROL_FD"]))
-def say(**message):
-    control.sendall(json.dumps({"incarnation": "1.1", **message}).encode() + b"\\n")
-say(type="Hello", store="s")
-say(type="Standby", layout_digest="l", code_digest="c", total_steps=5)
-print("pid", os.getpid(), flush=True)
-time.sleep(600)
-"""
-
-
-def test_a_second_interrupt_kills(tmp_path: Path) -> None:
-    with start_program(tmp_path, sys.executable, "-c", DEAF) as process:
-        read_until(process, "is warm")
-        pid = int(read_until(process, "pid").split()[-1])
+def test_a_second_interrupt_kills_whom_the_first_one_does_not_end(tmp_path: Path) -> None:
+    with start_program(tmp_path, *TOY, "deaf") as process:
+        read_until(process, "generation 1 formed")
+        (events,) = tmp_path.glob("home/runs/*/events.jsonl")
+        pid = read_lines(events)[0]["data"]["pid"]
         process.send_signal(signal.SIGINT)
         read_until(process, "stopping at the next boundary")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=10)
     assert process.returncode == 103
     assert identify(pid) is None
+
+
+def test_interrupts_break_off_nothing_that_is_closed_at_the_end(tmp_path: Path) -> None:
+    run = LocalRun(spec(steps=10**6), tmp_path, None, tmp_path / "home", TOY, io.StringIO())
+    close = run._claim.close
+
+    def interrupt_and_close() -> None:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        close()
+
+    run._claim.close = interrupt_and_close  # type: ignore[method-assign]
+    assert run.run(lambda: signal.raise_signal(signal.SIGINT)).state == "cancelled"
 
 
 def test_nothing_is_left_when_the_run_itself_is_killed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A training process that speaks the protocol and trains nothing. Its config says how it behaves.
 
 steps: how many. step_s: how long one takes. die_at, exit_code, signal: end there, in the first incarnation only.
+Started with the argument deaf, it does not leave when it is told to.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ def main() -> None:
                     step = int(record.origin.folder.rsplit("-", 1)[1])
                 say(wire.Formed(me, record.number))
                 say(wire.Entered(me, record.number, step))
+            case wire.Leave() if "deaf" in sys.argv:
+                pass
             case wire.Leave():
                 leave = command.how
                 if leave == "pause":
