@@ -1,5 +1,6 @@
 """The reductions of a generation where the job's `aggregation` says how: in place of the engine's own.
 
+    first     where a strategy has it so, a part that may have been on its way while gradients were computed
     tell      all tell each other which microbatches their vectors cover, what these weigh, and whether they are finite
               (`labels`)
     exchange  the strategy's messages; at its end everybody has the sum, and what is kept if the step counts
@@ -23,7 +24,7 @@ from rubato.engine.exchange import Exchange
 from rubato.engine.flat import FlatLayout
 from rubato.engine.header import ALIGNMENT, Header
 from rubato.engine.keeping import Keeping
-from rubato.engine.labels import tell_nodes
+from rubato.engine.labels import Other, Stamp, tell_nodes, tell_other
 from rubato.engine.reduction import Reduced, Reduction, frontiers, is_finite
 from rubato.engine.tree import Order, Partials
 from rubato.strategies.peers import Alone
@@ -76,16 +77,21 @@ class AggregatedExchange(Exchange):
         if vector is None:
             vector = self._flat.empty()
         are_finite = is_finite(vector[: self._gradients])
-        if self._comm is None:
+        aggregation, comm = self._aggregation, self._comm
+        if comm is None:
             partials.root()
-            self._aggregation.whole = self._aggregation.share
+            aggregation.whole = aggregation.share
             alone = Alone(vector.device)
-            total, are_finite = self._aggregation.exchange(alone, vector, header.step, are_finite=are_finite)
+            aggregation.send_first(alone, vector, header.step, lambda: None)
+            total, are_finite = aggregation.exchange(alone, vector, header.step, are_finite=are_finite)
             return Reduced((total,), (self._closed(header, are_finite),), integers)
-        are_finite = self._tell(self._comm, partials, owners, header, are_finite)
-        total, are_finite = self._aggregation.exchange(self._comm, vector, header.step, are_finite=are_finite)
+        stamp = header.attempt, header.generation, header.step
+        cpu = torch.device("cpu")
+        aggregation.send_first(comm, vector, header.step, lambda: tell_other(comm, stamp, Other.FRAGMENT, cpu))
+        are_finite = self._tell(comm, partials, owners, stamp, are_finite)
+        total, are_finite = aggregation.exchange(comm, vector, header.step, are_finite=are_finite)
         told = self._closed(header, are_finite).pack() + integers
-        said = self._said(self._comm, told.ljust(self._said_bytes, b"\0"))  # only one has integers to tell
+        said = self._said(comm, told.ljust(self._said_bytes, b"\0"))  # only one has integers to tell
         size = len(header.pack())
         owner = owners[min(partials.present)]
         return Reduced((total,), tuple(Header.unpack(one[:size]) for one in said), said[owner][size:])
@@ -95,13 +101,12 @@ class AggregatedExchange(Exchange):
         comm: Communicator,
         partials: Partials[torch.Tensor],
         owners: Sequence[int],
-        header: Header,
+        stamp: Stamp,
         is_finite: bool,
     ) -> bool:
         """All tell of their vectors. Returns: whether those of all are finite."""
         held = frontiers(partials.order, partials.present, owners, comm.world)
         memory = torch.zeros(ALIGNMENT, dtype=torch.uint8), torch.zeros(comm.world * ALIGNMENT, dtype=torch.uint8)
-        stamp = header.attempt, header.generation, header.step
         aggregation = self._aggregation
         remark = _REMARK.pack(is_finite, aggregation.weight)
         remarks = tell_nodes(comm, partials.order, partials.present, held, stamp, partials.nodes, memory, remark)

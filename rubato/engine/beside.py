@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rubato.engine.agreement import Audit
 from rubato.engine.exchange import Exchange
+from rubato.engine.labels import Other
 from rubato.engine.reduction import Reduction
+from rubato.engine.replicas import Replicas
+from rubato.engine.streaming import Streaming
 from rubato.wire import worker as wire
 
 if TYPE_CHECKING:
@@ -23,9 +27,29 @@ def overlap(session: Session, leaves: range) -> None:
         return
     if not session.sums.may_overlap or not _is_group_free(session, leaves):
         return
-    passes = session.passes(session.step, session.owners(), session.sums.of(session.step).held)
-    if next(passes) == leaves and next(passes, None) is None:
+    if _is_last(session, leaves):
         session.sums.overlap(session.step, leaves, _begin_exchange(session, exchange, record))
+
+
+def send_fragment(
+    session: Session, replicas: Replicas, leaves: range, slots: Mapping[int, tuple[float, float]], weight: float
+) -> None:
+    """Of the present pass all but the last updates are made: where it is this worker's last one, and some of its
+    weights are to be told as they are now, have them exchanged beside these updates, where nothing forbids.
+
+    Args:
+        slots: (loss, weight) by microbatch of the passes before.
+        weight: of the updates that this one has made.
+    """
+    streaming, comm = session.aggregation, session.comm
+    assert isinstance(streaming, Streaming)
+    partials, unit = session.sums.of(session.step), session.sums.unit(session.step)
+    if not _is_last(session, leaves):
+        return
+    done = sum(weight for _, weight in slots.values()) / unit
+    streaming.take_ahead(session.step, replicas, next(iter(partials.nodes.values()), None), done, weight / unit)
+    if comm is not None and session.world > 1 and session.follower is None and _is_group_free(session, leaves):
+        streaming.send_ahead(comm, lambda: session.announce((session.step, 0), Other.FRAGMENT))
 
 
 def begin_digests(session: Session) -> None:
@@ -60,6 +84,12 @@ def _overlapping(session: Session) -> Exchange | None:
 def _begin_exchange(session: Session, exchange: Exchange, record: wire.GenerationRecord) -> Reduction:
     stamp = record.attempt, record.number, session.step
     return exchange.begin(session.order, session.sums.of(session.step).present, session.owners(), stamp)
+
+
+def _is_last(session: Session, leaves: range) -> bool:
+    """Whether this worker has no other pass to make in the present step than this one."""
+    passes = session.passes(session.step, session.owners(), session.sums.of(session.step).held)
+    return next(passes) == leaves and next(passes, None) is None
 
 
 def _is_group_free(session: Session, leaves: range) -> bool:

@@ -11,7 +11,7 @@ Legend of shapes: L elements of the vector.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -220,10 +220,13 @@ class FlatLayout:
                     parameter.grad = view if view.dtype == parameter.dtype else view.to(parameter.dtype)
         self.put_buffers(vector_L, buffers_before)
 
-    def pack_weights(self, vector: torch.Tensor) -> None:
-        """Copy the parameters as they are, on any device, into the beginning of a vector."""
-        for (_, parameter), piece in zip(self.parameters, self.pieces, strict=False):
-            self._view(vector, piece).copy_(parameter.detach())
+    def pack_weights(self, vector: torch.Tensor, instead: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Copy the parameters as they are, on any device, into the beginning of a vector.
+
+        Args:    instead: by name, what to copy for a parameter.
+        """
+        for (name, parameter), piece in zip(self.parameters, self.pieces, strict=False):
+            self._view(vector, piece).copy_((instead or {}).get(name, parameter).detach())
 
     def put_weights(self, vector: torch.Tensor) -> None:
         """The parameters take what `pack_weights` has told of them."""

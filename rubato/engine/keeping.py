@@ -12,7 +12,7 @@ A worker that is lost between two steps takes along what it kept; one that is lo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import sqrt
 from typing import Any, ClassVar
 
@@ -81,6 +81,17 @@ class Keeping(ABC):
 
         Args:    counts: the present step was exchanged before, as this worker was told.
         """
+
+    def send_first(self, comm: Collectives, vector_L: torch.Tensor, step: int, tell: Callable[[], object]) -> None:
+        """Exchange what of a step comes before all else, unless that is under way: then wait for it.
+
+        Args:    vector_L: of this worker, as for `exchange`.  tell: has all members tell that this comes now.
+        Raises:  GenerationLost, NotOnAllWorkers: as `tell_other`.
+        """
+        del comm, vector_L, step, tell
+
+    def abandon(self) -> None:
+        """The generation is lost: nobody uses its group any more when this returns."""
 
     @abstractmethod
     def exchange(

@@ -38,6 +38,8 @@ class Other(enum.IntEnum):
     """What each keeps of the gradients."""
     SEAL = -4
     """All steps are done."""
+    FRAGMENT = -5
+    """What of a step is exchanged before all else."""
 
 
 def tell_nodes(
@@ -117,7 +119,7 @@ def _check_others(said: Sequence[tuple[int, ...]], mine: tuple[int, ...] | None)
     for rank, one in enumerate(found):
         # Members settle and seal alike, but where an evaluation of some begins with the one, or holds them back before
         # the other.
-        if one is not None and one[-1] != Other.SEAL:
+        if one is not None and one[-1] not in (Other.SEAL, Other.FRAGMENT):
             by_program.setdefault(one, []).append(rank)
     if not by_program:
         raise ProtocolError(f"the members are at different ends: {found}")

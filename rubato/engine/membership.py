@@ -107,6 +107,8 @@ class Membership:
         session = self._session
         assert session.record is not None
         session.sums.abandon()
+        if session.aggregation is not None:
+            session.aggregation.abandon()
         if session.comm is not None:
             session.comm.bury()
         self.bury_former()

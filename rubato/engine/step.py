@@ -15,7 +15,7 @@ from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.data.stream import StreamSource
 from rubato.engine.agreement import Audit
-from rubato.engine.beside import begin_digests, overlap, relay
+from rubato.engine.beside import begin_digests, overlap, relay, send_fragment
 from rubato.engine.noise import NoiseWatch
 from rubato.engine.replicas import Replicas
 from rubato.engine.separation import Separation
@@ -192,11 +192,14 @@ class Step:
 
     def _train(self, replicas: Replicas, leaves: range) -> Iterator[Any]:
         """A pass piece by piece, each for an update of its replica."""
-        told: list[tuple[float | None, float]] = []
-        for part in self._session.plan.parts(self.index, leaves):
+        session, told = self._session, list[tuple[float | None, float]]()
+        parts = list(session.plan.parts(self.index, leaves))
+        for part in parts:
             yield self._open(leaves, part)
             replicas.update(self._weight)
             told.append((self._loss, self._weight))
+            if len(parts) - len(told) == session.spec.local_updates.delay > 0:
+                send_fragment(session, replicas, leaves, self._slots, sum(weight for _, weight in told))
         self._finish(replicas, told)
 
     def _finish(self, replicas: Replicas, told: Sequence[tuple[float | None, float]]) -> None:

@@ -7,6 +7,11 @@ one fragment is exchanged, in turn, and all else stays with the worker:
     t    the outer optimizer steps with D for a gradient: equal on all workers
     own  t + mix (own weights - t): so much a worker keeps of what it has learned beside the others
 
+With a delay the weights that are told are those of so many updates before the end of the step, and they are on their
+way while these updates are made. What a worker learns of the fragment in them is its own until the next time, whole:
+it is added to `own` behind the mixing, and their samples weigh in the next mean. Nothing is under way at a boundary.
+Where a step is begun again without those that were lost, or a generation has just begun, it is told at the end.
+
 So what is sent in a step is 1/F of the parameters, and nothing of what optimizers keep. Where members come or go, the
 state is saved or something is evaluated, all *settle*: from there they go on from the mean of their weights, of their
 buffers and of what their optimizers keep, by their samples since the last time. Nothing that was learned is lost or
@@ -19,7 +24,7 @@ Source: Douillard et al. 2025, arXiv:2501.18512; `strategies.local_updates` has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +32,11 @@ import torch
 
 from rubato.data.order import BatchPlan
 from rubato.engine.aggregation import aggregation_of
+from rubato.engine.errand import Errand
 from rubato.engine.flat import FlatLayout, weigh
 from rubato.engine.keeping import Keeping, from_row, to_row
 from rubato.engine.reduction import is_finite
+from rubato.engine.replicas import Replicas
 from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.local_updates import Outer
 from rubato.strategies.peers import Collectives
@@ -43,6 +50,19 @@ REGISTERED = "rubato.streaming"
 
 
 @dataclass(frozen=True)
+class Parcel:
+    """What a worker tells of a step's fragment."""
+
+    step: int
+    own: torch.Tensor
+    """Its weights of it."""
+    share: float
+    """Of the worker in the step, until they were these."""
+    touched: set[int]
+    """Parameters that had a gradient here until then."""
+
+
+@dataclass(frozen=True)
 class Fragment:
     """What all share of one, behind its exchange."""
 
@@ -51,6 +71,10 @@ class Fragment:
     """In the parameters."""
     shared: torch.Tensor
     momentum: torch.Tensor | None
+    since: torch.Tensor
+    """How far the worker's own weights have come since they were told."""
+    share: float
+    """Of the worker in the step, of what was told."""
     shares: float
     """Of all workers in the step, which the total is divided by."""
 
@@ -81,7 +105,17 @@ class Streaming(Keeping):
         super().__init__()
         self._outer = Outer(spec.outer.lr, spec.outer.momentum)
         self._fragments, self._mix = spec.fragments, spec.mix
+        self.delay = spec.delay
+        """So many updates before the end of a step its fragment is told."""
+        self._parcel: Parcel | None = None
+        """Of the present step, where it was taken before its end."""
+        self._errand: Errand | None = None
+        """The exchange of the parcel, where it is under way."""
+        self._heard: torch.Tensor | None = None
+        """What has come of it."""
         self._flat: FlatLayout | None = None
+        self._index: dict[str, int] = {}
+        """By name, the place of a parameter among all."""
         self._shared = torch.empty(0)
         """t of all fragments: (n,), laid out as gradients are."""
         self._momentum = torch.empty(0)
@@ -113,18 +147,26 @@ class Streaming(Keeping):
     def prepare(self, flat: FlatLayout, plan: BatchPlan) -> None:
         """See `Keeping`."""
         self._flat = flat
+        self._index = {name: index for index, (name, _) in enumerate(flat.parameters)}
         self._shared = self._own_weights()
         self._momentum = torch.zeros_like(self._shared)
 
     def begin(self, hosts: Sequence[int], *, counts: bool) -> None:
         """See `Keeping`."""
         self.is_disturbed = not self._is_settled or counts
+        self.abandon()
 
-    def _own_weights(self) -> torch.Tensor:
+    def abandon(self) -> None:
+        """See `Keeping`."""
+        errand, self._errand, self._heard = self._errand, None, None
+        if errand is not None:
+            errand.wait()
+
+    def _own_weights(self, instead: Mapping[str, torch.Tensor] | None = None) -> torch.Tensor:
         """(n,): the parameters as they are, laid out as gradients are."""
         flat = self.flat
         vector = torch.zeros(flat.gradients, dtype=flat.dtype, device=flat.device)
-        flat.pack_weights(vector)
+        flat.pack_weights(vector, instead)
         return vector
 
     def _place(self, fragment: int) -> slice:
@@ -140,47 +182,113 @@ class Streaming(Keeping):
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
+    def take_ahead(
+        self, step: int, replicas: Replicas, vector_L: torch.Tensor | None, done: float, share: float
+    ) -> None:
+        """This worker's last replica of the step has some updates to make: take the fragment as it is now.
+
+        Args:
+            vector_L: of the replicas before it; None: there was none.
+            done: what these count.
+            share: what the updates count that it has made.
+        """
+        place = self._place(step % self._fragments)
+        own, touched = self._own_weights()[place], {self._index[name] for name in replicas.touched}
+        if vector_L is not None and done + share > 0:
+            begun = self._own_weights(replicas.beginning)[place]
+            own = (done * begun - vector_L[place] + share * own) / (done + share)
+            touched |= self._touched_in(vector_L)
+        self._parcel = Parcel(step, own, done + share, touched)
+
+    def send_ahead(self, comm: Collectives, tell: Callable[[], object]) -> None:
+        """Let it be on its way, beside what the main thread does.
+
+        Args:    tell: as for `send_first`.
+        """
+        parcel = self._parcel
+        assert parcel is not None
+        self._errand = Errand("fragment", self.flat.device, self._sending(comm, parcel, tell))
+
+    def send_first(self, comm: Collectives, vector_L: torch.Tensor, step: int, tell: Callable[[], object]) -> None:
+        """See `Keeping`."""
+        if self.delay == 0:
+            return
+        errand, self._errand = self._errand, None
+        if errand is not None:
+            self._heard = errand.result()
+            return
+        if self._parcel is None or self._parcel.step != step:
+            self._parcel = self._parcel_of(vector_L, step)
+        self._heard = self._sending(comm, self._parcel, tell)()
+
+    def _parcel_of(self, vector_L: torch.Tensor, step: int) -> Parcel:
+        """What there is to be told at the end of a step."""
+        return Parcel(step, self._own_behind(vector_L, step), self.share, self._touched_in(vector_L))
+
+    def _own_behind(self, vector_L: torch.Tensor, step: int) -> torch.Tensor:
+        """This worker's weights of the fragment, behind the updates of a step."""
+        place = self._place(step % self._fragments)
+        begun = self._own_weights()[place]
+        return begun - vector_L[place] / self.share if self.share else begun
+
+    def _sending(self, comm: Collectives, parcel: Parcel, tell: Callable[[], object]) -> Callable[[], torch.Tensor]:
+        """What exchanges it: the sum over all of the way from own to t, weighted, of flags by parameter, and weights."""
+        fragment = parcel.step % self._fragments
+        place, weight = self._place(fragment), self._since[fragment] + parcel.share
+        known = parcel.touched | self._touched[fragment]
+        flags = parcel.own.new_tensor([float(index in known) for index, _ in self._parts(place)])
+        way = weight * (self._shared[place] - parcel.own)
+        message = torch.cat([way, flags, parcel.own.new_tensor([weight])])
+
+        def send() -> torch.Tensor:
+            tell()
+            return sum_over(comm, message)
+
+        return send
+
     def exchange(
         self, comm: Collectives, vector_L: torch.Tensor, step: int, *, are_finite: bool
     ) -> tuple[torch.Tensor, bool]:
         """See `Keeping`. All have the same in the step's fragment only."""
-        share = self.share
-        touched = {index for index, flag in enumerate(self._flags(vector_L).tolist()) if flag}
+        share, touched = self.share, self._touched_in(vector_L)
+        parcel, told = self._parcel, self._heard
+        self._parcel = self._heard = None
         if not are_finite:
             self._pending = Pending(step, sum_over(comm, vector_L), share, touched, None)
             return self._pending.total, False
-        fragment = step % self._fragments
-        place, weight = self._place(fragment), self._since[fragment] + share
-        parts = list(self._parts(place))
-        begun = self._own_weights()[place]
-        own = begun - vector_L[place] / share if share else begun
-        known = touched | self._touched[fragment]
-        flags = own.new_tensor([float(index in known) for index, _ in parts])
-        told = sum_over(comm, torch.cat([weight * (self._shared[place] - own), flags, own.new_tensor([weight, share])]))
-        weights, shares = told[-2:].tolist()
-        total = self._of_own(vector_L, shares)
-        if not is_finite(told) or not weights or not shares:
+        if parcel is None or told is None:
+            parcel = self._parcel_of(vector_L, step)
+            told = self._sending(comm, parcel, lambda: None)()
+        total, weights = self._of_own(vector_L, self.whole), float(told[-1])
+        if not is_finite(told) or not weights or not self.whole:
             self._pending = Pending(step, total, share, touched, None)
             return total, is_finite(told)
+        fragment = step % self._fragments
+        place = self._place(fragment)
+        begun, since = self._own_weights()[place], self._own_behind(vector_L, step) - parcel.own
         before = self._shared[place], self._momentum[place]
         momentum = before[1].clone() if self._outer.momentum else None
-        shared = before[0] - self._outer.lr * self._outer.direction(told[: len(own)] / weights, momentum)
-        changed = total[place]
-        changed.copy_((begun - torch.lerp(shared, own, self._mix)) * shares)
-        for (index, part), flag in zip(parts, told[len(own) : -2].tolist(), strict=True):
+        shared = before[0] - self._outer.lr * self._outer.direction(told[: len(since)] / weights, momentum)
+        changed = (begun - (torch.lerp(shared, parcel.own, self._mix) + since)) * self.whole
+        for (index, part), flag in zip(self._parts(place), told[len(since) : -1].tolist(), strict=True):
             if flag:
-                self._flags(total)[index] = shares
-            else:  # nobody has trained it: it stays where it is
-                changed[part] = 0.0
+                total[place][part] = changed[part]
+                self._flags(total)[index] = self.whole
+            else:  # nobody had trained it: it stays where it is
                 shared[part] = before[0][part]
                 if momentum is not None:
                     momentum[part] = before[1][part]
-        self._pending = Pending(step, total, share, touched, Fragment(fragment, place, shared, momentum, shares))
+        exchanged = Fragment(fragment, place, shared, momentum, since, parcel.share, self.whole)
+        self._pending = Pending(step, total, share, touched, exchanged)
         return total, True
 
     def _flags(self, vector_L: torch.Tensor) -> torch.Tensor:
         """Of a vector, by parameter: whether it had a gradient."""
         return vector_L[self.flat.flags.start :][: self.flat.flags.numel]
+
+    def _touched_in(self, vector_L: torch.Tensor) -> set[int]:
+        """Parameters that have a gradient in a vector."""
+        return {index for index, flag in enumerate(self._flags(vector_L).tolist()) if flag}
 
     def _of_own(self, vector_L: torch.Tensor, shares: float) -> torch.Tensor:
         """What gives this worker its own gradients and buffers, when it is divided by the shares of all."""
@@ -207,8 +315,9 @@ class Streaming(Keeping):
             self._shared[fragment.place] = fragment.shared
             if fragment.momentum is not None:
                 self._momentum[fragment.place] = fragment.momentum
-            self._since[fragment.index] = 0.0
-            self._touched[fragment.index].clear()
+            rest = pending.share - fragment.share
+            self._since[fragment.index] = rest
+            self._touched[fragment.index] = set(pending.touched) if rest else set()
         return pending.total
 
     @property
@@ -220,7 +329,7 @@ class Streaming(Keeping):
         way = self._shared - self._own_weights()
         if pending.fragment is not None:
             way += pending.total[: self.flat.gradients] / pending.fragment.shares
-            way[pending.fragment.place] = 0.0
+            way[pending.fragment.place] = pending.fragment.since
         return float(torch.linalg.vector_norm(way))
 
     # --- settling -----------------------------------------------------------------------------------------------------
@@ -254,7 +363,8 @@ class Streaming(Keeping):
 
     def _settle(self) -> None:
         """All have the same now."""
-        self._is_settled, self.is_disturbed, self._told, self._pending = True, False, {}, None
+        self._is_settled, self.is_disturbed, self._told = True, False, {}
+        self._pending = self._parcel = None
         self._learned, self._since = 0.0, [0.0] * self._fragments
         for one in self._touched:
             one.clear()

@@ -58,6 +58,9 @@ class LocalUpdatesSpec:
     """Of `streaming_diloco`: parts of the weights, of which a step exchanges one, in turn."""
     mix: float = 0.0
     """Of `streaming_diloco`: the share of its own weights that a worker keeps of a fragment, 0 to below 1."""
+    delay: int = 0
+    """Of `streaming_diloco`: so many updates before the end of a step its fragment is told as it is then, and travels
+    while these are made: 0 to below `sync_every`. What is learned in them stays with the worker until the next time."""
     backups: int = 0
     """Of `synchronous`: so many workers compute a second time what the slowest do, and the first of two counts."""
     staleness: int | None = None
@@ -97,6 +100,12 @@ class LocalUpdatesSpec:
                 self.mix == 0.0 or (self.method == "streaming_diloco" and 0.0 <= self.mix < 1.0),
                 "mix",
                 f"is for method: streaming_diloco, and is at least 0 and below 1; got {self.mix}",
+            ),
+            (
+                self.delay == 0 or (self.method == "streaming_diloco" and 0 <= self.delay < self.sync_every),
+                "delay",
+                f"is for method: streaming_diloco, and at least 0 and below sync_every ({self.sync_every}), the updates "
+                f"of a step; got {self.delay}",
             ),
             (
                 self.backups == 0 or (self.method == "synchronous" and self.backups > 0),

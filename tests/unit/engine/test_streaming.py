@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,13 +27,15 @@ pytestmark = pytest.mark.usefixtures("generators")
 STEPS = 5
 
 
-def spec_of(fragments: int, mix: float = 0.0, momentum: float = 0.9) -> JobSpec:
+def spec_of(fragments: int, mix: float = 0.0, momentum: float = 0.9, delay: int = 0) -> JobSpec:
     return JobSpec(
         name="test",
         entrypoint="main.py:train",
         batch=BatchSpec(16, 4),
         workers=WorkersSpec(max=4),
-        local_updates=LocalUpdatesSpec("streaming_diloco", 2, OuterSpec(0.7, momentum), fragments=fragments, mix=mix),
+        local_updates=LocalUpdatesSpec(
+            "streaming_diloco", 2, OuterSpec(0.7, momentum), fragments=fragments, mix=mix, delay=delay
+        ),
         reproducible=False,
     )
 
@@ -45,8 +48,8 @@ class Party:
         self.model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)).double()
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         self.state = TrainingState({"": self.model}, {"": optimizer}, {}, {})
-        replicas = Replicas(spec, self.state)
-        self.flat = FlatLayout(self.state.named_parameters(), [*self.state.buffers, *replicas.places])
+        self.replicas = Replicas(spec, self.state)
+        self.flat = FlatLayout(self.state.named_parameters(), [*self.state.buffers, *self.replicas.places])
         streaming = keeping_of(spec)
         assert isinstance(streaming, Streaming)
         self.streaming = streaming
@@ -163,6 +166,108 @@ def test_it_is_the_published_algorithm(world: int, fragments: int, mix: float, m
         assert torch.equal(party.buffers(), parties[0].buffers())
         for name, tensor in party.streaming.state_dict().items():
             assert torch.equal(tensor, parties[0].streaming.state_dict()[name])
+
+
+class Delayed(Party):
+    """One whose step is two replicas, of which the second one has an update to make when the fragment is told."""
+
+    def step_twice(self, comm: Communicator, index: int, share: float, *, is_ahead: bool) -> None:
+        """Go `way_of(rank, index)`: the first replica goes 3/2 of it, the second one 1/2, and is told half-way."""
+        flat, streaming = self.flat, self.streaming
+        way = way_of(comm.rank, index, len(self.weights()))
+        before = [one.now.detach().clone() for one in flat.float_buffers]
+        vector, told = flat.empty(), [0]
+        streaming.weight = share
+        self.replicas.begin()
+        for times in (1.5, 0.5) if share else ():
+            if times == 0.5:
+                self.go(times / 2 * way)
+                streaming.take_ahead(index, self.replicas, vector, share / 2, share / 4)
+                if is_ahead:
+                    streaming.send_ahead(comm, lambda: told.append(index))
+                self.replicas.go_back()
+            self.go(times * way)
+            self.replicas.finish()
+            piece = flat.empty()
+            flat.pack(piece, before, share / 2)
+            vector.add_(piece)
+        streaming.send_first(comm, vector, index, lambda: told.append(index))
+        assert told == [0, index]
+        total, is_finite = streaming.exchange(comm, vector, index, are_finite=True)
+        assert is_finite
+        self.kept = streaming.kept
+        assert streaming.count(index, follows=False) is total
+        flat.deliver(total / SHARES, before)
+        with torch.no_grad():
+            for _, one in flat.parameters:
+                if one.grad is not None:
+                    one.sub_(one.grad)
+                one.grad = None
+
+    def go(self, way: torch.Tensor) -> None:
+        """The present replica goes this way."""
+        with torch.no_grad():
+            for (name, one), piece in zip(self.flat.parameters, torch.split(way, self.sizes()), strict=True):
+                one.sub_(piece.view(one.shape))
+                self.replicas.touched.add(name)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize(("fragments", "mix", "momentum"), [(1, 0.0, 0.9), (3, 0.0, 0.0), (3, 0.5, 0.9)])
+def test_of_what_is_told_before_the_end_the_rest_stays_and_counts_the_next_time(
+    world: int, fragments: int, mix: float, momentum: float
+) -> None:
+    shares = shares_of(world)
+    parties = [Delayed(spec_of(fragments, mix, momentum, delay=1)) for _ in range(world)]
+    size, masks = len(parties[0].weights()), places(parties[0], fragments)
+    shared, moved = parties[0].weights(), torch.zeros(size, dtype=torch.float64)
+    own = [shared.clone() for _ in range(world)]
+    since = [[0.0] * fragments for _ in range(world)]
+    with gloo_group(world) as group:
+        for index in range(1, STEPS + 1):
+
+            def act(rank: int, index: int = index) -> None:
+                # Whether it goes ahead is up to each: the messages are the same.
+                parties[rank].step_twice(group[rank], index, shares[rank], is_ahead=(rank + index) % 2 == 0)
+
+            on_ranks(world, act)
+            due = index % fragments
+            mask = masks[due]
+            ways = [way_of(rank, index, size) if share else torch.zeros(size) for rank, share in enumerate(shares)]
+            # 3/2 of the way by half of the samples, 1/4 of it by a quarter.
+            told = [one - 13 / 12 * way for one, way in zip(own, ways, strict=True)]
+            weights = [mine[due] + 0.75 * share for mine, share in zip(since, shares, strict=True)]
+            mean = sum(weight * (shared - one) for weight, one in zip(weights, told, strict=True)) / sum(weights)
+            moved = torch.where(mask, momentum * moved + mean, moved)
+            shared = torch.where(mask, shared - 0.7 * (mean + momentum * moved), shared)
+            ends = [one - way for one, way in zip(own, ways, strict=True)]
+            own = [
+                torch.where(mask, torch.lerp(shared, then, mix) + end - then, end)
+                for then, end in zip(told, ends, strict=True)
+            ]
+            for mine, share in zip(since, shares, strict=True):
+                mine[:] = [before + share for before in mine]
+                mine[due] = 0.25 * share
+            for rank, party in enumerate(parties):
+                torch.testing.assert_close(party.weights(), own[rank], rtol=1e-12, atol=1e-12)
+                away = torch.where(mask, ends[rank] - told[rank], shared - own[rank])
+                assert party.kept == pytest.approx(float(torch.linalg.vector_norm(away)), abs=1e-9)
+        on_settling(parties, group)
+    mean = sum(share * one for share, one in zip(shares, own, strict=True)) / sum(shares)
+    for party in parties:
+        torch.testing.assert_close(party.weights(), mean, rtol=1e-12, atol=1e-12)
+
+
+def test_an_exchange_under_way_is_over_when_its_generation_is_given_up() -> None:
+    party = Delayed(spec_of(1, delay=1))
+    party.replicas.begin()
+    party.streaming.take_ahead(0, party.replicas, None, 0.0, 1.0)
+    with gloo_group(2) as group:
+        party.streaming.send_ahead(group[0], lambda: None)  # the other one says nothing
+        group[1].bury()
+        party.streaming.abandon()
+        assert not [one for one in threading.enumerate() if one.name == "fragment"]
+    assert party.streaming._heard is None
 
 
 def test_what_one_has_learned_counts_where_it_has_no_sample_of_the_step_at_which_it_is_told() -> None:
@@ -339,6 +444,18 @@ def test_of_one_fragment_without_mixing_it_is_diloco() -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-def test_with_fragments_it_learns() -> None:
-    _, losses = train(LocalUpdatesSpec("streaming_diloco", 4, fragments=2, mix=0.5), epochs=20)
+@pytest.mark.parametrize("delay", [1, 3])
+def test_where_the_mean_is_taken_as_it_is_a_delay_changes_nothing_for_one_worker(delay: int) -> None:
+    """It shares what it had learned until then, and keeps what it has learned since."""
+    outer = OuterSpec(lr=1.0, momentum=0.0)
+    plain, losses = train(LocalUpdatesSpec("streaming_diloco", 4, outer, fragments=2))
+    delayed, others = train(LocalUpdatesSpec("streaming_diloco", 4, outer, fragments=2, delay=delay))
+    assert losses == pytest.approx(others, rel=1e-5)
+    for one, other in zip(plain.parameters(), delayed.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("delay", [0, 2])
+def test_with_fragments_it_learns(delay: int) -> None:
+    _, losses = train(LocalUpdatesSpec("streaming_diloco", 4, fragments=2, mix=0.5, delay=delay), epochs=20)
     assert (losses[-1] or 1.0) < 0.8 * (losses[0] or 0.0)

@@ -1,0 +1,50 @@
+"""A call that a thread makes while training goes on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Callable
+
+import torch
+
+
+class Errand:
+    """One call on its way. On a GPU it has a stream of its own, behind all that was asked for before.
+
+    A thread for each: it takes over how the starting thread rounds (flushing denormals to zero).
+
+    Args:    call: gives a tensor on the device.
+    """
+
+    def __init__(self, name: str, device: torch.device, call: Callable[[], torch.Tensor]) -> None:
+        self._outcome: concurrent.futures.Future[torch.Tensor] = concurrent.futures.Future()
+        self._call = call
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def result(self) -> torch.Tensor:
+        """Block until it is over.
+
+        Raises:  whatever the call has raised.
+        """
+        outcome = self._outcome.result()
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+            outcome.record_stream(torch.cuda.current_stream(self._stream.device))
+        return outcome
+
+    def wait(self) -> None:
+        """Block until it is over, whatever became of it."""
+        concurrent.futures.wait([self._outcome])
+
+    def _run(self) -> None:
+        try:
+            with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
+                self._outcome.set_result(self._call())
+        except Exception as error:
+            self._outcome.set_exception(error)
