@@ -169,7 +169,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
         base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut, backups=local.backups)
-        base = replace(base, fragments=local.fragments)
+        base = replace(base, fragments=local.fragments, delay=local.delay)
     servers = spec.aggregation.servers
     allowed, refused = [base], []
     for pattern in ("ring", "tree", "halving_doubling"):

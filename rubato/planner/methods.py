@@ -45,6 +45,8 @@ class Strategy:
     """So many: of each microbatch, or of the server."""
     fragments: int = 1
     """Of `streaming_diloco`: one of so many is exchanged."""
+    delay: int = 0
+    """Of `streaming_diloco`: while so many updates are made."""
     backups: int = 0
     """Of synchronous updates by a server."""
     cut: Cut | None = None

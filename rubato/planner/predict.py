@@ -3,7 +3,8 @@
 The backward pass completes buckets one after the other, the last layer's first; they queue for one link:
     s_i = max(ready_i, e_{i-1}),  e_i = s_i + T(n_i)
     T_step = forward + max(backward, e_last) + update
-Where microbatches train by themselves, a step is all their updates, and one exchange behind them.
+Where microbatches train by themselves, a step is all their updates, and one exchange behind them; with a delay the
+last updates hide it, with labels of its own.
 Where a server makes H updates of gradients that the W - 1 others compute, each in c seconds, and a vector takes t to it
 and t back, an update u, that takes H max((c + 4a + u) / (W - 1) + 2t, u), whoever is short, workers and link or server,
 less min(H, W - 1) t, as all have the first weights. Others that are equally fast stay in step, as they begin a round
@@ -209,6 +210,10 @@ def _exposed(
     if workers == 1:
         return 0.0
     before_s, behind_s = _said_s(strategy, workers, link)
+    if strategy.delay:
+        update_s = profile.forward_s(samples) * slowest + backward_s + profile.update_s * profile.parameters
+        left_s = before_s + exchange_s(strategy, profile, workers, link) - strategy.delay * update_s
+        return max(0.0, left_s) + before_s + behind_s
     if not strategy.overlaps or profile.device != "cpu":
         return before_s + exchange_s(strategy, profile, workers, link) + behind_s
     end_s = 0.0

@@ -61,6 +61,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             "too. Where workers come or go, or something is saved or evaluated, all go on from the mean of their "
             "weights; a lost worker takes along what it had not told yet, which is told."
         )
+        if local.delay:
+            yield (
+                f"A fragment is told as it is {local.delay} updates before the end of a step, and travels while these "
+                "are made: choose so many that they take as long as the exchange (`rubato plan`), and no more."
+            )
         yield (
             f"Before each checkpoint, {_interval(spec)}, that is an exchange of all weights and of what optimizers "
             "keep: on a slow network save more seldom; `rubato plan` tells what it takes."

@@ -188,6 +188,18 @@ def test_of_a_stream_a_step_sends_a_fragment() -> None:
     assert fragment.size == pytest.approx(whole.size / 12, rel=1e-3), "a quarter, and nothing that optimizers keep"
 
 
+@pytest.mark.parametrize("delay", [1, 3, 7])
+def test_a_delay_hides_as_much_of_the_exchange_as_its_updates_take(delay: int) -> None:
+    told = Strategy(local="streaming_diloco", sync_every=8, fragments=4)
+    link = Link(0.001, 1e6)
+    said_s = 6 * link.latency_s  # of four workers: labels, or headers
+    plain = predict(MODEL, link, told, 4, 64, 4)
+    delayed = predict(MODEL, link, replace(told, delay=delay), 4, 64, 4)
+    hidden_s = delay * (plain.compute_s + plain.update_s) / 8
+    assert delayed.exposed_s == pytest.approx(max(said_s, plain.exposed_s - hidden_s) + said_s), "labels of its own"
+    assert delayed.compute_s == plain.compute_s
+
+
 def test_backups_wait_for_no_slow_worker_and_have_larger_pieces() -> None:
     def step_s(backups: int, spread: float, workers: int = 9) -> float:
         strategy = Strategy(local="synchronous", sync_every=100, backups=backups)

@@ -37,6 +37,12 @@ def test_what_holds() -> None:
         ({**ON, "fragments": 2}, {}, "local_updates.fragments: is for method: streaming_diloco, and lies in 1..1000"),
         ({"method": "streaming_diloco", "fragments": 0}, {"reproducible": False}, "lies in 1..1000; got 0"),
         ({**ON, "mix": 0.5}, {}, "local_updates.mix: is for method: streaming_diloco, and is at least 0 and below 1"),
+        ({**ON, "delay": 1}, {}, "local_updates.delay: is for method: streaming_diloco, and at least 0 and below"),
+        (
+            {"method": "streaming_diloco", "sync_every": 4, "delay": 4},
+            {"reproducible": False},
+            "at least 0 and below sync_every (4), the updates of a step; got 4",
+        ),
         ({"method": "streaming_diloco", "mix": 1.0}, {"reproducible": False}, "at least 0 and below 1; got 1.0"),
         ({"method": "streaming_diloco"}, {}, "with streaming_diloco each worker trains weights of its own"),
         ({"backups": 1}, {}, "local_updates.backups: is for method: synchronous, and at least 0; got 1"),

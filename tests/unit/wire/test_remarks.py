@@ -89,6 +89,14 @@ def test_nothing_is_said_of_what_is_usual() -> None:
         (
             said(
                 reproducible=False,
+                batch={"global_size": 256},
+                local_updates={"method": "streaming_diloco", "sync_every": 8, "delay": 2},
+            ),
+            ["A fragment is told as it is 2 updates before the end of a step, and travels while these are made"],
+        ),
+        (
+            said(
+                reproducible=False,
                 batch={"global_size": 128},
                 workers={"max": 4},
                 local_updates={"method": "synchronous", "sync_every": 8, "backups": 1},
