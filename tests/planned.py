@@ -46,7 +46,7 @@ _LOCAL: dict[str, dict[str, Any]] = {
     "synchronous, a backup": {"method": "synchronous", "backups": 1},
     "asynchronous, bounded and damped": {"method": "asynchronous", "staleness": 1, "damping": True},
     "streaming_diloco, mixed": {"method": "streaming_diloco", "fragments": 3, "mix": 0.5},
-    "streaming_diloco, delayed": {"method": "streaming_diloco", "fragments": 3, "mix": 0.5, "delay": 2},
+    "streaming_diloco, delayed": {"method": "streaming_diloco", "mix": 0.5, "delay": 2},
 }
 WAYS: dict[str, dict[str, Any]] = {
     "auto": {},
