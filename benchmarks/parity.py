@@ -65,7 +65,7 @@ LOCAL: dict[str, dict[str, Any]] = {
     "local_sgd": {"method": "local_sgd"},
     "diloco": {"method": "diloco"},
     "streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5},
-    "streaming_diloco of 2, delayed": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5, "delay": 2},
+    "delayed streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5, "delay": 2},
     "synchronous with a backup": {"method": "synchronous", "backups": 1},
     "asynchronous": {"method": "asynchronous"},
     "layer_separation": SEPARATED,
