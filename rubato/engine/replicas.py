@@ -125,6 +125,10 @@ class Replicas:
         self._keys = [{one: set(kept) for one, kept in optimizer.state.items()} for optimizer in self._optimizers]
         self._options = [_options_of(optimizer) for optimizer in self._optimizers]
 
+    def beginning(self) -> dict[str, torch.Tensor]:
+        """By name, the parameters when the round began."""
+        return {name: kept for (name, _), kept in zip(self._parameters, self._beginning, strict=True)}
+
     def restore(self) -> None:
         """What the optimizers keep was put back: what was not there is not there."""
         for optimizer, keys in zip(self._optimizers, self._keys, strict=True):
