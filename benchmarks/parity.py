@@ -71,6 +71,7 @@ LOCAL: dict[str, dict[str, Any]] = {
     "layer_separation": SEPARATED,
     "layer_separation bf16": {**SEPARATED, "cut_format": "bf16"},
     "layer_separation int8": {**SEPARATED, "cut_format": "int8"},
+    "layer_separation front bf16": {**SEPARATED, "front_format": "bf16"},
 }
 """By name, the `local_updates` of a spec."""
 

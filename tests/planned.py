@@ -41,8 +41,15 @@ _LOCAL: dict[str, dict[str, Any]] = {
     "streaming_diloco": {"method": "streaming_diloco", "fragments": 3},
     "layer_separation": _APART,
     **{f"layer_separation, {packed}": {**_APART, "cut_format": packed} for packed in ("bf16", "int8")},
+    "layer_separation, front bf16": {**_APART, "front_format": "bf16"},
     "layer_separation, two keepers": {**_APART, "keepers": 2},
     "layer_separation, two keepers, bf16": {**_APART, "keepers": 2, "cut_format": "bf16"},
+    "layer_separation, two keepers, all bf16": {
+        **_APART,
+        "keepers": 2,
+        "cut_format": "bf16",
+        "front_format": "bf16",
+    },
     "synchronous, a backup": {"method": "synchronous", "backups": 1},
     "asynchronous, bounded and damped": {"method": "asynchronous", "staleness": 1, "damping": True},
     "streaming_diloco, mixed": {"method": "streaming_diloco", "fragments": 3, "mix": 0.5},
@@ -60,7 +67,12 @@ WAYS: dict[str, dict[str, Any]] = {
     },
 }
 """By name, of a job spec: those whose exchanges `tests.exchanges` does not play."""
-FEWEST = {"layer_separation, two keepers": 4, "layer_separation, two keepers, bf16": 4, "synchronous, a backup": 3}
+FEWEST = {
+    "layer_separation, two keepers": 4,
+    "layer_separation, two keepers, bf16": 4,
+    "layer_separation, two keepers, all bf16": 4,
+    "synchronous, a backup": 3,
+}
 """Workers that it takes."""
 SHARE = 0.03
 """By how much what is sent may exceed what is planned: headers of messages and of packets, acknowledgements, votes."""

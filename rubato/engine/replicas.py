@@ -125,9 +125,8 @@ class Replicas:
         self._keys = [{one: set(kept) for one, kept in optimizer.state.items()} for optimizer in self._optimizers]
         self._options = [_options_of(optimizer) for optimizer in self._optimizers]
 
-    @property
     def beginning(self) -> dict[str, torch.Tensor]:
-        """By name, the parameters as they were when the round began."""
+        """By name, the parameters when the round began."""
         return {name: begun for (name, _), begun in zip(self._parameters, self._beginning, strict=True)}
 
     def restore(self) -> None:

@@ -19,8 +19,8 @@ all layers. A sum is in the order of ranks, and so is whatever changes buffers b
 the same bits.
 
 Sent by one of C others for b samples with A elements at the cut and K behind it: b (A + K) each way, in fewer bytes
-where `strategies.cut_format` packs them, and 2n(C-1)/C of the n of the front. It pays where that is far less than what
-the back holds. F keepers send 2m(F-1)/F of the m bytes of the back besides.
+where `strategies.cut_format` packs them, and 2n(C-1)/C of the n of the front (`engine.front`). It pays where that is
+far less than what the back holds. F keepers send 2m(F-1)/F of the m bytes of the back besides.
 Source: Wu et al. 2018, Stanza, arXiv:1812.10624; `strategies.layer_separation` has the algorithm and who asks whom.
 """
 
@@ -35,17 +35,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from rubato.checkpoint.layout import raw_bytes
 from rubato.data.randomness import seed_all
 from rubato.engine.comm import Communicator, Messages
 from rubato.engine.first import first_of
-from rubato.engine.flat import FlatLayout
+from rubato.engine.front import Front
 from rubato.engine.replicas import Replicas
-from rubato.engine.state import Place, TrainingState
+from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.cut_format import FORMATS, empty_packed, pack, unpack
 from rubato.strategies.layer_separation import Roles
-from rubato.strategies.peers import Group, split
+from rubato.strategies.peers import Collectives, Group, split
 from rubato.strategies.sizes import cut, cut_format
 from rubato.strategies.sums import sum_directly
 from rubato.wire.spec import JobSpec
@@ -60,6 +59,7 @@ weight, whether the module is in training mode, and how it is packed; then the s
 
 Told = list[tuple[float | None, float]]
 Forward = Callable[[torch.Tensor], torch.Tensor]
+Adds = Callable[[Collectives, torch.Tensor], torch.Tensor]
 
 
 class Separation:
@@ -83,22 +83,20 @@ class Separation:
                 "workers: cut behind what is shared"
             )
         named = [(name, one) for name, one in state.named_parameters() if one.requires_grad]
-        self._front = [(name, one) for name, one in named if id(one) not in behind]
+        front = [(name, one) for name, one in named if id(one) not in behind]
         self._kept = [one for _, one in named if id(one) in behind]
         """Parameters of the back."""
-        if not self._front or not self._kept:
+        if not front or not self._kept:
             raise ModelError(
                 f"{spec.local_updates.cut} has {'all' if self._kept else 'none'} of the parameters that are trained: "
                 "cut elsewhere, or leave layer_separation out"
             )
-        self._layout = FlatLayout(self._front, [])
         inner = {id(module) for module in self._back.modules()}
-        own = {id(one) for _, one in self._front}
-        self._buffers = [one for one in state.buffers if id(one.module) not in inner]
-        self._has_order = len(self._buffers) < len(state.buffers)
+        buffers = [one for one in state.buffers if id(one.module) not in inner]
+        self._has_order = len(buffers) < len(state.buffers)
         """Whether the back has buffers, to which it matters who comes first."""
-        self._places: list[Place] = [one for one in replicas.places if id(one.parameter) in own]
-        self._device = self._front[0][1].device
+        self._front = Front(state, replicas, front, buffers, spec.local_updates.front_format)
+        self._device = front[0][1].device
         self._calls = itertools.count()
         self._unconfirmed = 0
         self._is_owed = False
@@ -218,20 +216,12 @@ class Separation:
                 "the loss depends on parameters behind local_updates.cut other than by calling that module, which "
                 "another worker has: leave that out (a penalty on weights, say: use weight_decay), or layer_separation"
             )
-        vector = self._layout.empty()
-        self._layout.pack(vector, [], weight)
-        total = self._sum(comm, others, torch.cat([vector, vector.new_tensor([weight])]))
-        weights = float(total[-1])
-        if weights > 0:
-            self._layout.deliver(total[:-1].div_(weights), [])
-            self._replicas.update(weights)
-        for _, one in self._front:
-            one.grad = None
+        self._front.update(self._sum(comm, others, self._front.gradients(weight), self._front.sum))
 
-    def _sum(self, comm: Communicator, ranks: Sequence[int], vector: torch.Tensor) -> torch.Tensor:
+    def _sum(self, comm: Communicator, ranks: Sequence[int], vector: torch.Tensor, add: Adds) -> torch.Tensor:
         if len(ranks) == 1:
             return vector
-        total = sum_directly(Group(comm, ranks), vector)
+        total = add(Group(comm, ranks), vector)
         # Whoever has come here has received what it was sent in the update before.
         comm.forget(self._unconfirmed)
         self._unconfirmed = comm.sent
@@ -239,17 +229,7 @@ class Separation:
 
     def tell_front(self, comm: Communicator, keeper: int) -> None:
         """Behind the last update, by one of them: parameters, buffers, and what the optimizers keep."""
-        comm.start_apart(keeper, [], [self._packed()])
-
-    def _packed(self) -> torch.Tensor:
-        """(n,) uint8; each worker has as many."""
-        touched = self._replicas.touched
-        flags = torch.tensor([name in touched for name, _ in self._front], dtype=torch.uint8)
-        modes = torch.frombuffer(bytearray(self._state.modes()), dtype=torch.uint8)
-        return torch.cat([flags, modes, *(raw_bytes(one.detach()).cpu() for one in self._all_of_front())])
-
-    def _all_of_front(self) -> list[torch.Tensor]:
-        return [*(one for _, one in self._front), *(one.now for one in (*self._buffers, *self._places))]
+        comm.start_apart(keeper, [], [self._front.pack()])
 
     # --- a keeper ----------------------------------------------------------------------------------------------------
 
@@ -264,9 +244,9 @@ class Separation:
         if comm.rank != leader:
             comm.start_apart(leader, [], [torch.cat(self._said)])
             return
-        packed = torch.empty_like(self._packed())
+        packed = self._front.empty_packed()
         comm.start_apart(roles.front[-1], [packed], []).wait()
-        self._take_front(packed)
+        self._front.take(packed)
         for keeper in more:
             said = torch.empty(3 * updates * len(roles.asked_by(keeper)), dtype=torch.float64)
             comm.start_apart(keeper, [said], []).wait()
@@ -341,7 +321,8 @@ class Separation:
         dtype = functools.reduce(torch.promote_types, (one.dtype for one in self._kept), torch.float32)
         own = [torch.zeros_like(one) if total is None else total for one, total in zip(self._kept, sums, strict=True)]
         told = torch.tensor([weights, *(float(total is not None) for total in sums)], dtype=dtype, device=self._device)
-        whole = self._sum(comm, roles.keepers, torch.cat([told, *(one.to(dtype).flatten() for one in own)]))
+        vector = torch.cat([told, *(one.to(dtype).flatten() for one in own)])
+        whole = self._sum(comm, roles.keepers, vector, sum_directly)
         weights, *found = whole[: len(told)].tolist()
         parts = split(whole[len(told) :], [one.numel() for one in self._kept])
         return [
@@ -351,23 +332,6 @@ class Separation:
 
     def _reply(self, comm: Communicator, rank: int, call: int, tensor: torch.Tensor) -> None:
         self.send(comm, rank, _FORWARD, call, tensor, packed=self.packing(tensor.dtype, goes_in=False))
-
-    def _take_front(self, packed: torch.Tensor) -> None:
-        flags, at = packed[: len(self._front)].tolist(), len(self._front) + len(self._state.modes())
-        self._state.take_modes(bytes(packed[len(self._front) : at].tolist()))
-        self._replicas.touched.update(name for (name, _), flag in zip(self._front, flags, strict=True) if flag)
-
-        def taken(like: torch.Tensor) -> torch.Tensor:
-            nonlocal at
-            size = like.numel() * like.element_size()
-            at += size
-            return packed[at - size : at].clone().view(like.dtype).view(like.shape)
-
-        with torch.no_grad():
-            for _, one in self._front:
-                one.copy_(taken(one))
-            for place in (*self._buffers, *self._places):
-                place.put(taken(place.own).to(self._device))
 
 
 class _Ask(torch.autograd.Function):

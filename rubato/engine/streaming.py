@@ -195,7 +195,7 @@ class Streaming(Keeping):
         place = self._place(step % self._fragments)
         own, touched = self._own_weights()[place], {self._index[name] for name in replicas.touched}
         if vector_L is not None and done + share > 0:
-            begun = self._own_weights(replicas.beginning)[place]
+            begun = self._own_weights(replicas.beginning())[place]
             own = (done * begun - vector_L[place] + share * own) / (done + share)
             touched |= self._touched_in(vector_L)
         self._parcel = Parcel(step, own, done + share, touched)

@@ -165,7 +165,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     algorithm = spec.aggregation.algorithm
     if told.method == "sketch" and algorithm != "auto":
         base = replace(base, sketch_algorithm=algorithm)
-    cut = cut_of(profile, local.cut, local.cut_format, local.keepers) if local.cut is not None else None
+    cut = _cut_of(spec, profile)
     missing = _missing(cut, local.cut) if local.cut is not None else ""
     if not missing:
         base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut, backups=local.backups)
@@ -198,6 +198,13 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     because = "the profile does not say what its compression takes: `rubato profile` measures it anew"
     refused += [Refused(one.method, because) for one in unknown]
     return [one for one in allowed if one not in unknown], refused
+
+
+def _cut_of(spec: JobSpec, profile: Profile) -> Cut | None:
+    local = spec.local_updates
+    if local.cut is None:
+        return None
+    return cut_of(profile, local.cut, local.cut_format, local.keepers, local.front_format, spec.num_microbatches)
 
 
 def _missing(cut: Cut | None, path: str) -> str:

@@ -185,7 +185,8 @@ def sent_bytes(strategy: Strategy, profile: Profile, workers: int, samples: floa
 def _ranks(strategy: Strategy, workers: int) -> set[int]:
     """One of each kind, as to what it sends: who leads, who serves, who only helps, and who tells most vectors."""
     most, _ = _most_vectors(strategy, workers)
-    return {0, 1, most, min(max(1, strategy.servers), workers) - 1, workers - 1}
+    keepers = strategy.cut.keepers if strategy.cut is not None else 1
+    return {0, 1, most, min(max(1, strategy.servers), workers) - 1, workers - 1, *range(min(keepers, workers // 2))}
 
 
 def _vectors(strategy: Strategy, workers: int, rank: int) -> int:

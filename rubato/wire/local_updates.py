@@ -16,6 +16,7 @@ LocalMethod = Literal[
 LED: frozenset[LocalMethod] = frozenset({"synchronous", "asynchronous", "layer_separation"})
 """In whose steps one worker does what is not the others': the owner of all microbatches."""
 CutFormat = Literal["none", "bf16", "int8"]
+FrontFormat = Literal["none", "bf16"]
 MAX_UPDATES = 100_000
 MAX_STALENESS = 100_000
 MAX_FRAGMENTS = 1_000
@@ -80,6 +81,9 @@ class LocalUpdatesSpec:
     cut_format: CutFormat = "none"
     """Of `layer_separation`: how numbers travel to and from that module. `none`: as the program computes them. `bf16`:
     as bfloat16. `int8`: what goes in as 8-bit integers with a scale for each sample, all else as bfloat16."""
+    front_format: FrontFormat = "none"
+    """Of `layer_separation`: how the layers before that module travel among those that compute them. `none`: as they
+    are. `bf16`: sums of their gradients, and how far their weights come in a step, as bfloat16."""
 
     def __post_init__(self) -> None:
         is_on = self.method != "none"
@@ -142,6 +146,11 @@ class LocalUpdatesSpec:
                 self.cut_format == "none" or self.method == "layer_separation",
                 "cut_format",
                 f"{self.method} sends nothing between layers; say method: layer_separation, or leave it out",
+            ),
+            (
+                self.front_format == "none" or self.method == "layer_separation",
+                "front_format",
+                f"with {self.method} all have all layers; say method: layer_separation, or leave it out",
             ),
         )
 

@@ -83,10 +83,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             f"One worker computes {local.cut} for all, the others all layers before it: in a step they make "
             f"{local.sync_every} updates together, and for schedules, checkpoints, scaling and losses it is so many."
         )
-        if local.cut_format != "none":
+        formats = [("cut_format", local.cut_format), ("front_format", local.front_format)]
+        if rounded := [f"{name}: {chosen}" for name, chosen in formats if chosen != "none"]:
             yield (
-                f"With cut_format: {local.cut_format} numbers are rounded where they travel, and one worker alone "
-                "rounds none: compare loss curves with those without."
+                f"With {' and '.join(rounded)} numbers are rounded where they travel, and one worker alone rounds "
+                "none: compare loss curves with those without."
             )
     elif local.is_on:
         yield (

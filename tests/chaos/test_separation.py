@@ -50,8 +50,13 @@ def test_nor_where_several_workers_have_the_layers_behind_the_cut(tmp_path: Path
     check_learns_as_alone(tmp_path, PROGRAM, spec, how="layer_separation with two keepers", lost=[1, 0])
 
 
-@pytest.mark.parametrize("cut_format", ["bf16", "int8"])
-def test_nor_where_numbers_are_rounded_between_the_layers(tmp_path: Path, cut_format: str) -> None:
+@pytest.mark.parametrize(
+    "formats",
+    [{"cut_format": "bf16"}, {"cut_format": "int8"}, {"front_format": "bf16"}],
+    ids=lambda one: " ".join(*one.items()),
+)
+def test_nor_where_numbers_are_rounded_where_they_travel(tmp_path: Path, formats: dict[str, str]) -> None:
     """One worker alone rounds nothing: the losses are near its own."""
-    spec = {**SPEC, "local_updates": {**SPEC["local_updates"], "cut_format": cut_format}}
-    check_learns_as_alone(tmp_path, PROGRAM, spec, how=f"layer_separation, {cut_format}", rel=0.05)
+    spec = {**SPEC, "local_updates": {**SPEC["local_updates"], **formats}}
+    ((name, chosen),) = formats.items()
+    check_learns_as_alone(tmp_path, PROGRAM, spec, how=f"layer_separation, {name} {chosen}", rel=0.05)

@@ -21,7 +21,7 @@ from rubato.errors import ModelError
 from rubato.strategies.cut_format import pack, unpack
 from rubato.strategies.layer_separation import Roles
 from rubato.strategies.sizes import cut
-from rubato.wire.local_updates import CutFormat, LocalUpdatesSpec
+from rubato.wire.local_updates import CutFormat, FrontFormat, LocalUpdatesSpec
 from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
 
 pytestmark = pytest.mark.usefixtures("generators")
@@ -30,13 +30,13 @@ UPDATES = 6
 SAMPLES = 7
 
 
-def spec_of(at: str = "head", packed: CutFormat = "none") -> JobSpec:
+def spec_of(at: str = "head", packed: CutFormat = "none", front: FrontFormat = "none") -> JobSpec:
     return JobSpec(
         name="test",
         entrypoint="main.py:train",
         batch=BatchSpec(2 * UPDATES, 2),
         workers=WorkersSpec(max=2),
-        local_updates=LocalUpdatesSpec("layer_separation", UPDATES, cut=at, cut_format=packed),
+        local_updates=LocalUpdatesSpec("layer_separation", UPDATES, cut=at, cut_format=packed, front_format=front),
         reproducible=False,
     )
 
@@ -71,11 +71,13 @@ class Party:
     pause_s = 0.0
     """Before each part of an update."""
 
-    def __init__(self, packed: CutFormat = "none", made: Callable[[], nn.Module] = model_of) -> None:
+    def __init__(
+        self, packed: CutFormat = "none", made: Callable[[], nn.Module] = model_of, front: FrontFormat = "none"
+    ) -> None:
         self.model = made()
         self.state = TrainingState({"": self.model}, {"": optimizer_of(self.model)}, {}, {})
         self.replicas = Replicas(spec_of(), self.state)
-        separation = separation_of(spec_of(packed=packed), self.state, self.replicas)
+        separation = separation_of(spec_of(packed=packed, front=front), self.state, self.replicas)
         assert separation is not None
         self.separation: Separation = separation
         self.replicas.begin()
@@ -202,6 +204,36 @@ def test_what_goes_over_the_cut_is_rounded_as_told_and_nothing_else_is(packed: C
         optimizer.step()
     for (name, one), other in zip(parties[0].model.state_dict().items(), model.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
+
+
+@pytest.mark.parametrize(("world", "keepers"), [(2, 1), (3, 1), (4, 1), (5, 1), (5, 2), (6, 2)], ids=str)
+def test_of_the_front_a_rounded_sum_and_change_is_what_all_go_on_with(world: int, keepers: int) -> None:
+    parties = [Party(front="bf16") for _ in range(world)]
+    play(parties, keepers=keepers)
+    keeper, computed, last = parties[0], parties[keepers:], parties[-1]
+    fronts = [[one.detach() for one in party.model.get_submodule("front").parameters()] for party in computed]
+    assert all(torch.equal(*pair) for front in fronts[1:] for pair in zip(front, fronts[0], strict=True))
+    kept = [one.detach() for one in keeper.model.get_submodule("front").parameters()]
+    untouched = list(model_of().get_submodule("front").parameters())
+    for mine, theirs, before in zip(kept, fronts[0], untouched, strict=True):
+        assert torch.equal(mine, before + (theirs - before).bfloat16().double())
+        assert not torch.equal(mine, theirs)
+    states = [party.state.optimizers[""].state for party in (keeper, last)]
+    for pair in zip(
+        keeper.model.get_submodule("front").parameters(), last.model.get_submodule("front").parameters(), strict=True
+    ):
+        mine, theirs = (state[one] for state, one in zip(states, pair, strict=True))
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(value, theirs[key]) for key, value in mine.items()), "as it is"
+    model, _, _ = by_hand(SAMPLES)
+    for one, other, before in zip(keeper.model.parameters(), model.parameters(), model_of().parameters(), strict=True):
+        came, expected = (one - before).detach(), (other - before).detach()
+        assert float((came - expected).norm()) < float(expected.norm()) / 256
+    exact = list(model.get_submodule("front").parameters())
+    is_near = all(
+        torch.allclose(one, other, rtol=1e-9, atol=1e-11) for one, other in zip(fronts[0], exact, strict=True)
+    )
+    assert is_near == (len(computed) == 1), "what one worker alone computes is rounded at the end only"
 
 
 def test_a_loss_that_needs_the_back_itself_is_refused() -> None:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rubato.engine.separation import Separation
 from rubato.planner.links import Link, cost_of, sent_by
 from rubato.planner.methods import Method, Strategy, exchange_s, messages, sent_bytes, settlement_s, vectors_of
 from rubato.planner.predict import Saves, predict
@@ -256,6 +257,52 @@ def test_what_goes_over_a_cut_may_be_packed(packed: CutFormat, to_keeper: int, f
     each = cut.update(CONVOLUTIONAL, SLOW, 2, 32)
     assert each.exchange_s == pytest.approx(32 * (to_keeper + from_keeper) / 1e6 + 16e-3), "heads, tensors, and done"
     assert cut.sent(CONVOLUTIONAL, 2, 32) == [32 * from_keeper, 32 * to_keeper]
+
+
+@pytest.mark.parametrize(
+    ("workers", "keepers", "shares", "kept"),
+    [
+        (3, 1, [2, 2], [4]),
+        (4, 1, [1, 1, 2], [4]),
+        (6, 1, [0, 1, 1, 1, 1], [4]),
+        (5, 2, [1, 1, 2], [3, 1]),
+        (8, 3, [0, 1, 1, 1, 1], [1, 2, 1]),
+    ],
+)
+def test_whole_microbatches_are_dealt_out(workers: int, keepers: int, shares: list[int], kept: list[int]) -> None:
+    """The busiest on either side is waited for."""
+    even, whole = (cut_of(CONVOLUTIONAL, "classifier", keepers=keepers, pieces=pieces) for pieces in (0, 4))
+    assert even is not None
+    assert whole is not None
+    dealt = [len(Separation.share(range(4), index, len(shares))) for index in range(len(shares))]
+    assert dealt == shares, "as the engine does"
+    gained = [a - b for a, b in zip(*(one.sent(CONVOLUTIONAL, workers, 32) for one in (whole, even)), strict=True)]
+    asked = [len(range(keeper, workers - keepers, keepers)) / (workers - keepers) for keeper in range(keepers)]
+    expected = [32 * (part / 4 - share) * 4 * (256 + 10) for part, share in zip(kept, asked, strict=True)]
+    expected += [32 * (part / 4 - 1 / len(shares)) * 4 * (256 + 10) for part in shares]
+    assert gained == pytest.approx(expected, abs=1e-6)
+    each = whole.update(CONVOLUTIONAL, SLOW, workers, 32)
+    assert each.compute_s == pytest.approx(32 * (max(shares) / 4 * 3e-3 + max(kept) / 4 * 3.3e-5))
+
+
+def test_of_the_front_half_the_bytes_travel_in_16_bits() -> None:
+    """Of gradients and weights; what optimizers keep of it is handed over as it is."""
+    profile = replace(CONVOLUTIONAL, state_bytes=3 * 4 * CONVOLUTIONAL.parameters, codec_s={"bf16": 1e-6})
+    whole, half = (cut_of(profile, "classifier", front_format=one) for one in ("none", "bf16"))  # type: ignore[arg-type]
+    assert whole is not None
+    assert half is not None
+    front = CONVOLUTIONAL.layers[0].parameters
+    for workers in (2, 3, 5):
+        others = workers - 1
+        spared = 2 * 2 * front * (others - 1) / others
+        sent = [one.sent(profile, workers, 32) for one in (whole, half)]
+        assert [a - b for a, b in zip(*sent, strict=True)] == pytest.approx([0.0, *[spared] * others])
+        seconds = [one.update(profile, SLOW, workers, 32).exchange_s for one in (whole, half)]
+        cast_s = 1e-6 * front if others > 1 else 0.0
+        assert seconds[0] - seconds[1] == pytest.approx(spared / SLOW.bytes_per_s - cast_s)
+    assert [one.handed_bytes(profile) for one in (whole, half)] == [12 * front, 10 * front]
+    of_bytes = replace(profile, element_bytes=2)
+    assert half.sent(of_bytes, 5, 32) == whole.sent(of_bytes, 5, 32), "no less than bfloat16 has"
 
 
 def test_over_a_cut_activations_have_a_type_of_their_own() -> None:

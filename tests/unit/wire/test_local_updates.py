@@ -62,6 +62,7 @@ def test_what_holds() -> None:
         ({**APART, "keepers": 0}, APART_TOO, "local_updates.keepers: is for method: layer_separation, and at least 1"),
         ({**APART, "keepers": 2}, APART_TOO, "local_updates.keepers: 2 leave too few to compute the layers before"),
         ({**ON, "cut_format": "int8"}, {}, "local_updates.cut_format: diloco sends nothing between layers"),
+        ({**ON, "front_format": "bf16"}, {}, "local_updates.front_format: with diloco all have all layers; say method"),
         ({**ON, "outer": {"lr": 0}}, {}, "local_updates.outer.lr: must be more than 0"),
         ({**ON, "outer": {"momentum": 1}}, {}, "local_updates.outer.momentum: must be at least 0 and below 1"),
         ({**ON, "sync_every": 7}, {}, "batch.global_size: must be a multiple of 56: 8 microbatches, 7 updates"),

@@ -127,6 +127,21 @@ def test_nothing_is_said_of_what_is_usual() -> None:
             ["With cut_format: int8 numbers are rounded where they travel, and one worker alone rounds none"],
         ),
         (
+            said(
+                reproducible=False,
+                batch={"global_size": 128},
+                workers={"max": 4},
+                local_updates={
+                    "method": "layer_separation",
+                    "sync_every": 8,
+                    "cut": "classifier",
+                    "cut_format": "bf16",
+                    "front_format": "bf16",
+                },
+            ),
+            ["With cut_format: bf16 and front_format: bf16 numbers are rounded where they travel, and one worker"],
+        ),
+        (
             said(lr_scaling={"rule": "sqrt", "base_size": 64}),
             ["Learning rates are multiplied as sqrt says, from a batch of 64 to one of 256."],
         ),
