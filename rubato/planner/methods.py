@@ -93,7 +93,7 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.local != "none":
         if strategy.local == "streaming_diloco":  # the whole state only where workers come or go, or it is saved
             return [Message("direct", e * ceil(profile.parameters / strategy.fragments))]
-        closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
+        closing = Message("direct", profile.closing_bytes)
         if strategy.local not in ("synchronous", "asynchronous"):
             return [closing]
         vector, helpers = e * profile.parameters, workers - 1
@@ -157,7 +157,7 @@ def message_s(message: Message, strategy: Strategy, workers: int, link: Link) ->
 def settlement_s(strategy: Strategy, profile: Profile, workers: int, link: Link) -> float:
     """Seconds in which all tell each other what each keeps, before a checkpoint: whole sums, part by part."""
     if strategy.local == "streaming_diloco":
-        return time_of("direct", workers, max(profile.state_bytes, profile.element_bytes * profile.parameters), link)
+        return time_of("direct", workers, profile.closing_bytes, link)
     return strategy.kept_parts * time_of("direct", workers, profile.element_bytes * profile.compressed, link)
 
 

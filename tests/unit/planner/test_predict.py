@@ -181,6 +181,20 @@ def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, up
         assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
 
 
+def test_what_is_averaged_travels_in_the_type_of_the_vector() -> None:
+    """A model of bfloat16, with AdamW: 2 bytes of each weight and of two moments, which travel as 4."""
+    vector = MODEL.vector_bytes
+    stored = replace(MODEL, state_bytes=3 * vector // 2)
+    told = replace(stored, averaged_bytes=3 * vector)
+    for local in ("local_sgd", "diloco", "synchronous", "asynchronous", "layer_separation"):
+        strategy = Strategy(local=local, sync_every=8)
+        assert messages(strategy, told, 4)[-1].size == 2 * messages(strategy, stored, 4)[-1].size == 3 * vector
+    stream = Strategy(local="streaming_diloco", sync_every=8)
+    assert settlement_s(stream, told, 4, SLOW) > 1.9 * settlement_s(stream, stored, 4, SLOW)
+    assert messages(stream, told, 4)[-1].size == vector
+    assert replace(MODEL, averaged_bytes=1).closing_bytes == vector, "gradients travel at least"
+
+
 def test_of_a_stream_a_step_sends_a_fragment() -> None:
     with_state = replace(MODEL, state_bytes=3 * MODEL.element_bytes * MODEL.parameters)
     (whole,) = messages(Strategy(local="diloco", sync_every=8), with_state, 4)
