@@ -214,7 +214,7 @@ bench-strategies: setup ## Exchanges of the strategies on emulated slow links, m
 	$(BIN)/python -m benchmarks.strategies $(ARGS)
 
 .PHONY: bench-strategy-steps
-bench-strategy-steps: setup ## Whole steps of the strategies on emulated slow links (an hour); ARGS="--mbit 50 --latency-ms 0"; needs root
+bench-strategy-steps: setup ## Whole steps of the strategies on emulated slow links (two hours); ARGS="--mbit 50 --latency-ms 0"; needs root
 	$(BIN)/python -m benchmarks.strategy_steps $(ARGS)
 
 .PHONY: bench-published

@@ -1,12 +1,16 @@
 """What each strategy's exchange takes on slow links, beside what the planner predicts; and the bytes it sends.
 
-python -m benchmarks.strategies [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--rounds 5] [--write]
+python -m benchmarks.strategies [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--rounds 5] [--only ring,topk]
+    [--write]
 
 Four processes in network namespaces, with a token bucket at each port, and for latency a process that carries the
 packets (emulated: there are no such links here). The prediction is what the same exchange takes without a limit, with
 all that is computed in it, and what the planner says that the link adds. The cores here are too few for what four
 workers compute at once, so the messages are also measured alone: as many bytes, between the same ranks, in the same
 order, with nothing computed. Needs root, and `ip` and `tc` of iproute2.
+
+Workers are on a machine each, but with `hierarchical_topk` two of them are, who share its port. What `threshold` sends
+depends on the gradients: here so much that it sends the most that it may.
 """
 
 from __future__ import annotations
@@ -19,9 +23,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from benchmarks.document import markdown_table, publish
-from benchmarks.flags import numbers
+from benchmarks.flags import numbers, words
 from benchmarks.machine import machine, today, versions
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
@@ -33,6 +38,11 @@ from tests.network import Network, NoNamespaces, far_network, network
 SHAPES = [[512, 512], [512], [256, 512], [256], [10, 256], [10]]
 """Of an MLP of about 400,000 parameters."""
 DENSITY, RANK = 0.01, 4
+MACHINES = 2
+"""Of `hierarchical_topk`."""
+LOW, MOST = 1e-9, 0.1
+"""A threshold that more elements reach than may travel in a step, and the share of these, as `strategies.threshold` has
+it."""
 STRATEGIES = [
     Strategy(),
     Strategy(algorithm="ring"),
@@ -44,10 +54,17 @@ STRATEGIES = [
     Strategy(method="powersgd", rank=RANK),
     Strategy(method="topk", density=DENSITY),
     Strategy(method="gtopk", density=DENSITY),
+    Strategy(method="hierarchical_topk", density=DENSITY, machines=MACHINES),
+    Strategy(method="threshold", density=MOST),
     Strategy(method="sketch", density=DENSITY),
     Strategy(method="sketched_sgd", density=DENSITY),
     Strategy(method="onebit"),
 ]
+NAMES = [name_of(one) for one in STRATEGIES]
+ASSUMED = (
+    f"`hierarchical_topk` on {MACHINES} machines, whose workers share a port each (sent: by a machine); `threshold` so "
+    f"low that as many elements travel as may, {MOST:.0%}"
+)
 PROFILE = Profile(tuple(Layer(str(number), (tuple(shape),), 1e-6, 1e-6) for number, shape in enumerate(SHAPES)))
 
 
@@ -75,7 +92,7 @@ class Seen:
     messages_s: float
     """Likewise, of its messages alone."""
     sent: float
-    """Bytes of the busiest worker."""
+    """Bytes of the busiest worker, or machine."""
 
 
 def spec_of(strategy: Strategy) -> dict[str, object]:
@@ -84,7 +101,14 @@ def spec_of(strategy: Strategy) -> dict[str, object]:
         return {"algorithm": "server", "servers": strategy.servers}
     if strategy.method == "none":
         return {"algorithm": name_of(strategy)}
-    return {"compression": {"method": strategy.method, "density": strategy.density, "rank": strategy.rank}}
+    compression = {"method": strategy.method, "density": strategy.density, "rank": strategy.rank}
+    return {"compression": {**compression, **({"threshold": LOW} if strategy.method == "threshold" else {})}}
+
+
+def machines_of(strategy: Strategy, workers: int) -> tuple[int, ...]:
+    """By rank, the number of the machine it is on, from 1."""
+    machines = strategy.machines or workers
+    return tuple(1 + rank * machines // workers for rank in range(workers))
 
 
 SECONDS, MESSAGES_S = attrgetter("seconds"), attrgetter("messages_s")
@@ -111,17 +135,22 @@ def measure(
     workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy] = STRATEGIES
 ) -> dict[str, Seen]:
     """Each strategy on links of a kind; None: without a limit."""
-    specs = {name_of(one): spec_of(one) for one in strategies}
+    found: dict[str, Seen] = {}
     with emulate(workers, link) as net:
-        answers = exchange(net, workers, specs, SHAPES, rounds, timeout_s=3600.0)
-    return {
-        name: Seen(
-            _slowest([answer[name]["seconds"] for answer in answers]),
-            _slowest([answer[name]["messages_seconds"] for answer in answers]),
-            max(answer[name]["sent"] for answer in answers),
-        )
-        for name in specs
-    }
+        for machines in dict.fromkeys(machines_of(one, workers) for one in strategies):
+            specs = {name_of(one): spec_of(one) for one in strategies if machines_of(one, workers) == machines}
+            answers = exchange(net, workers, specs, SHAPES, rounds, machines=machines, timeout_s=3600.0)
+            found |= {name: _seen([answer[name] for answer in answers]) for name in specs}
+    return found
+
+
+def _seen(answers: Sequence[dict[str, Any]]) -> Seen:
+    """Of what each worker says."""
+    return Seen(
+        _slowest([one["seconds"] for one in answers]),
+        _slowest([one["messages_seconds"] for one in answers]),
+        max(one["sent"] for one in answers),
+    )
 
 
 def _slowest(rounds: Sequence[Sequence[float]]) -> float:
@@ -161,6 +190,8 @@ def _table(
     rows = []
     for strategy in STRATEGIES:
         name = name_of(strategy)
+        if name not in free:
+            continue
         cells = [f"`{name}`", f"{free[name].sent / 1e3:.0f}", f"{1e3 * seconds(free[name]):.0f}"]
         for link, seen in limited.items():
             predicted = seconds(free[name]) + exchange_s(strategy, PROFILE, workers, link.as_planned)
@@ -176,22 +207,24 @@ def main() -> int:
     parser.add_argument("--mbit", type=numbers, default=[10, 50, 100])
     parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", type=words(NAMES), default=NAMES, help="these strategies: ring,topk")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     flags = parser.parse_args()
+    chosen = [one for one in STRATEGIES if name_of(one) in flags.only]
     load = os.getloadavg()[0]
     try:
-        free = measure(flags.workers, None, flags.rounds)
+        free = measure(flags.workers, None, flags.rounds, chosen)
         limited = {}
         for link in (Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit):
             print(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms ...", file=sys.stderr)
-            limited[link] = measure(flags.workers, link, flags.rounds)
+            limited[link] = measure(flags.workers, link, flags.rounds, chosen)
     except NoNamespaces as error:
         print(f"strategies are NOT measured here: {error}", file=sys.stderr)
         return 1
     elements = PROFILE.parameters
     head = (
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {elements:,} parameters, density "
-        f"{DENSITY:g}, rank {RANK}; links emulated; milliseconds, medians of {flags.rounds}."
+        f"{DENSITY:g}, rank {RANK}; {ASSUMED}; links emulated; milliseconds, medians of {flags.rounds}."
     )
     publish("strategies", f"{head}\n\n{tables(free, limited, flags.workers)}", writes=flags.write)
     return 0

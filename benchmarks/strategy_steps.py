@@ -1,9 +1,10 @@
 """Whole steps of each strategy on slow links, beside what the planner predicts from a profile of one worker.
 
-python -m benchmarks.strategy_steps [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--json FILE] [--write]
+python -m benchmarks.strategy_steps [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--only ring,topk]
+    [--json FILE] [--write]
 
-All nine links take an hour and a half, `--mbit 50 --latency-ms 0,5` about a quarter of one hour. `--json FILE` keeps
-each value as it is measured, and what it has already is not measured again.
+All nine links take two hours, `--mbit 50 --latency-ms 0,5` a third of one hour. `--json FILE` keeps each value as it is
+measured, and what it has already is not measured again.
 Real training processes in network namespaces, led as `rubato run` leads them. Passes take a time of their own (they
 sleep), as the cores here are too few for four workers; links are emulated as in `benchmarks.strategies`. The planner
 knows the profile, and of the links what they are limited to. Needs root, and `ip` and `tc` of iproute2.
@@ -19,15 +20,16 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, chdir
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.document import markdown_table, publish
-from benchmarks.flags import numbers
+from benchmarks.flags import numbers, words
 from benchmarks.kept import Kept, add_json_flag
 from benchmarks.machine import machine, processor, today, versions
 from benchmarks.processes import nothing_left_behind
-from benchmarks.strategies import STRATEGIES, Emulated, apart, emulate, spec_of
+from benchmarks.strategies import ASSUMED, STRATEGIES, Emulated, apart, emulate, machines_of, spec_of
 from rubato.cli.app import run
 from rubato.planner.methods import Strategy
 from rubato.planner.options import name_of
@@ -35,7 +37,7 @@ from rubato.planner.predict import predict
 from rubato.planner.profile import Profile
 from rubato.testing import LocalJob
 from rubato.wire.codec import from_json
-from tests.network import COMMAND, NAMESPACES, Network, NoNamespaces
+from tests.network import COMMAND, MACHINES, NAMESPACES, Network, NoNamespaces
 
 PROGRAM = Path(__file__).parent / "programs" / "paced.py"
 STEPS, LEAST = 30, 6
@@ -47,10 +49,21 @@ WARM = 1 / 3
 SAMPLE_S = 0.002
 """Of a pass, each way."""
 BATCH: dict[str, Any] = {"global_size": 64, "num_microbatches": 16}
-LOCAL = [Strategy(local="local_sgd", sync_every=8), Strategy(local="asynchronous", sync_every=32)]
+LOCAL = [
+    Strategy(local="local_sgd", sync_every=8),
+    Strategy(local="diloco", sync_every=8),
+    Strategy(local="streaming_diloco", sync_every=8, fragments=4),
+    Strategy(local="synchronous", sync_every=4),
+    Strategy(local="asynchronous", sync_every=32),
+]
 """A step of these is many updates."""
 WAYS = [*STRATEGIES, *LOCAL]
+NAMES = [name_of(one) for one in WAYS]
 LOCAL_BATCH: dict[str, Any] = {"global_size": 512, "num_microbatches": 4}
+SYNCHRONOUS_BATCH: dict[str, Any] = {**LOCAL_BATCH, "global_size": 256}
+"""Its steps take longest: an update of 64 samples, as the others have them, takes all workers' vectors to and fro."""
+LIKE_TOPK = ("hierarchical_topk", "threshold")
+"""Profiles have no time of these, as no plan is made of them; they look for large elements likewise."""
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -73,14 +86,16 @@ def profile_of_program(function: str = "train") -> Profile:
         flags = ["--set=reproducible=false", *settings, *config, f"--output={file}"]
         if run(["profile", f"{PROGRAM.name}:{function}", *flags]) != 0:
             raise SystemExit("the program could not be profiled")
-        return from_json(Profile, json.loads(file.read_text()), strict=True)
+        found = from_json(Profile, json.loads(file.read_text()), strict=True)
+    return replace(found, codec_s=found.codec_s | dict.fromkeys(LIKE_TOPK, found.codec_s["topk"]))
 
 
 def fields_of(strategy: Strategy) -> dict[str, Any]:
     """Of the spec of a job that trains by it."""
     if strategy.local == "none":
         return {"aggregation": spec_of(strategy)}
-    return {"local_updates": {"method": strategy.local, "sync_every": strategy.sync_every}}
+    told = {"method": strategy.local, "sync_every": strategy.sync_every, "fragments": strategy.fragments}
+    return {"local_updates": told}
 
 
 def steps_of(step_s: float) -> int:
@@ -88,13 +103,18 @@ def steps_of(step_s: float) -> int:
     return min(STEPS, max(LEAST, round(LONG_S / step_s)))
 
 
-def train(net: Network, workers: int, strategy: dict[str, Any], steps: int = STEPS) -> float:
-    """Median seconds of a step."""
+def train(
+    net: Network, workers: int, strategy: dict[str, Any], steps: int = STEPS, machines: Sequence[int] = ()
+) -> float:
+    """Median seconds of a step.
+
+    Args:    machines: by worker, the number of the one it is on; none: each has its own.
+    """
     with tempfile.TemporaryDirectory() as home:
         fields = spec(
             **{"config": {"steps": steps, "sample_s": SAMPLE_S}, **strategy},
             workers={"initial": workers, "min": workers, "max": workers},
-            env={NAMESPACES: net.name},
+            env={NAMESPACES: net.name, MACHINES: ",".join(map(str, machines))},
         )
         job = LocalJob(Path(home), PROGRAM, patience_s=1800.0, **fields)
         job.run._command = COMMAND
@@ -104,7 +124,9 @@ def train(net: Network, workers: int, strategy: dict[str, Any], steps: int = STE
     return float(statistics.median(row["values"]["step_seconds"] for row in rows))
 
 
-def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float]) -> str:
+def tables(
+    profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float], ways: Sequence[Strategy] = WAYS
+) -> str:
     """Milliseconds of so many samples as a step has, measured and predicted: a table for each latency; their ratio.
 
     Args:    kept: what it has is not measured again, and what is measured it keeps.
@@ -112,37 +134,47 @@ def tables(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept
     ratios: list[float] = []
     parts = [
         f"Latency {latency_ms:g} ms one way:\n\n"
-        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], kept, ratios)
+        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], kept, ways, ratios)
         for latency_ms in dict.fromkeys(link.latency_ms for link in links)
     ]
     return "\n\n".join([*parts, f"Measured against predicted: {apart(ratios)}."])
 
 
-def _table(profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float], ratios: list[float]) -> str:
+def _table(
+    profile: Profile,
+    workers: int,
+    links: Sequence[Emulated],
+    kept: Kept[float],
+    ways: Sequence[Strategy],
+    ratios: list[float],
+) -> str:
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
-    cells: dict[str, list[str]] = {name_of(one): [] for one in WAYS}
+    cells: dict[str, list[str]] = {name_of(one): [] for one in ways}
     for link in links:
-        seen = measure(profile, workers, link, kept)
-        for strategy, seconds in zip(WAYS, seen, strict=True):
+        seen = measure(profile, workers, link, kept, ways)
+        for strategy, seconds in zip(ways, seen, strict=True):
             told = predicted_s(profile, workers, link, strategy)
             ratios.append(seconds / told)
             cells[name_of(strategy)].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
-def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[float]) -> list[float]:
+def measure(
+    profile: Profile, workers: int, link: Emulated, kept: Kept[float], ways: Sequence[Strategy] = WAYS
+) -> list[float]:
     """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured."""
     place = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
     with ExitStack() as stack:
         net: Network | None = None
         seen = []
-        for strategy in WAYS:
+        for strategy in ways:
             if (seconds := kept.get(place, name_of(strategy))) is None:
                 net = net or stack.enter_context(emulate(workers, link))
                 batch = batch_of(strategy)
                 share = BATCH["global_size"] / batch["global_size"]
                 told = predicted_s(profile, workers, link, strategy)
-                seconds = share * train(net, workers, {"batch": batch, **fields_of(strategy)}, steps_of(told / share))
+                fields, steps = {"batch": batch, **fields_of(strategy)}, steps_of(told / share)
+                seconds = share * train(net, workers, fields, steps, machines_of(strategy, workers))
                 kept.put(place, name_of(strategy), seconds)
                 print(f"{name_of(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
             seen.append(seconds)
@@ -158,18 +190,21 @@ def predicted_s(profile: Profile, workers: int, link: Emulated, strategy: Strate
 
 def batch_of(strategy: Strategy) -> dict[str, Any]:
     """Of a step."""
-    return BATCH if strategy.local == "none" else LOCAL_BATCH
+    if strategy.local == "none":
+        return BATCH
+    return SYNCHRONOUS_BATCH if strategy.local == "synchronous" else LOCAL_BATCH
 
 
 def parser() -> argparse.ArgumentParser:
     """Of the flags."""
     parser = argparse.ArgumentParser(
-        description="Whole steps of strategies on slow links, measured and predicted: an hour and a half for the nine "
-        "links of the defaults, a quarter of one for --mbit 50 --latency-ms 0,5."
+        description="Whole steps of strategies on slow links, measured and predicted: two hours for the nine links of "
+        "the defaults, a third of one for --mbit 50 --latency-ms 0,5."
     )
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--mbit", type=numbers, default=[10, 50, 100], help="10,50,100; the first ones take longest")
     parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5], help="0,2,5; one way")
+    parser.add_argument("--only", type=words(NAMES), default=NAMES, help="these ways to train: ring,topk,local_sgd")
     add_json_flag(parser)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     return parser
@@ -187,15 +222,17 @@ def main() -> int:
     try:
         with nothing_left_behind():
             profile = profile_of_program()
-            text = tables(profile, flags.workers, links_of(flags), kept)
+            ways = [one for one in WAYS if name_of(one) in flags.only]
+            text = tables(profile, flags.workers, links_of(flags), kept, ways)
     except NoNamespaces as error:
         print(f"steps are NOT measured here: {error}", file=sys.stderr)
         return 1
     head = (
         f"{today()}, {machine(load)}; {versions(['torch'])}. {flags.workers} workers, {profile.parameters:,} "
         f"parameters, {BATCH['global_size']} samples a step of {2e3 * SAMPLE_S:g} ms (with updates of their own "
-        f"{LOCAL_BATCH['global_size']}, told by {BATCH['global_size']}); links emulated; milliseconds, medians "
-        f"of the last two thirds of {LEAST} to {STEPS} steps, in as many as {LONG_S:g} s have."
+        f"{LOCAL_BATCH['global_size']}, `synchronous` {SYNCHRONOUS_BATCH['global_size']}, told by "
+        f"{BATCH['global_size']}); {ASSUMED}, and both are predicted to compute as long as `topk`; links emulated; "
+        f"milliseconds, medians of the last two thirds of {LEAST} to {STEPS} steps, in as many as {LONG_S:g} s have."
     )
     publish("strategy-steps", f"{head}\n\n{text}", writes=flags.write)
     return 0

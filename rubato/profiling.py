@@ -26,7 +26,10 @@ from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.engine.aggregation import compressor_of, layout_of_flat
 from rubato.engine.control import Control
+from rubato.engine.flat import FlatLayout
+from rubato.engine.replicas import OptimizerPlace
 from rubato.engine.session import Session
+from rubato.engine.state import TrainingState
 from rubato.engine.step import Step
 from rubato.errors import UserError
 from rubato.planner.measured import Passes, Seen, codec_settings
@@ -245,7 +248,25 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
         spread_of([sum(one.values()) for one in run.passes]),
         flat.dtype.itemsize,
         {name: run.watch.types[name] for name in run.watch.around},
+        averaged_bytes(session.state),
     )
+
+
+def averaged_bytes(state: TrainingState) -> int:
+    """Of the vector in which `local_updates` would tell all of a state, optimizers having made an update.
+
+    What `engine.replicas` finds out with a copy of them is there already.
+    """
+    kept = [
+        OptimizerPlace(str(key), optimizer, parameter, key, value.to("meta"), value.device)
+        for optimizer in state.optimizers.values()
+        for parameter, held in optimizer.state.items()
+        for key, value in held.items()
+        if isinstance(value, torch.Tensor) and parameter.requires_grad
+    ]
+    plain = [one for one in kept if one.own.layout is torch.strided and not one.own.is_complex()]
+    layout = FlatLayout(state.named_parameters(), [*state.buffers, *plain])
+    return layout.length * layout.dtype.itemsize
 
 
 def spread_of(times: Sequence[float]) -> float:

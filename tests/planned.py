@@ -80,9 +80,9 @@ SLACK = 1e-4
 """By how much it may fall short of it: fragments are not all of one size."""
 
 
-def planned(spec: JobSpec) -> Option:
+def planned(spec: JobSpec, profile: Profile = PROFILE) -> Option:
     """What the planner says of a job of a fixed number of workers."""
-    (option,) = plan(PROFILE, Link(1e-4, 1e9), spec).by_workers
+    (option,) = plan(profile, Link(1e-4, 1e9), spec).by_workers
     return option
 
 

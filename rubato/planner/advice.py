@@ -56,7 +56,7 @@ def of_options(
     yield from _of_settings(profile, spec, strategy)
     limit = best_workers(
         chosen.compute_s * chosen.workers,
-        profile.element_bytes * profile.parameters,
+        profile.vector_bytes,
         1 / link.moved_s(1.0),
         link.latency_s,
     )
@@ -154,15 +154,13 @@ def _of_other_shares(
             "as fast."
         )
     if strategy.servers and option.workers > 1:
-        enough = servers_for(
-            profile.element_bytes * profile.parameters, option.workers, 1 / link.moved_s(1.0), option.compute_s
-        )
+        enough = servers_for(profile.vector_bytes, option.workers, 1 / link.moved_s(1.0), option.compute_s)
         short = f", more than the {option.workers} workers," if enough > option.workers else ""
         yield f"{enough} servers{short} would take no longer to add up than {option.workers} workers to compute."
 
 
 def _servers(profile: Profile, link: Link, option: Option) -> list[int]:
     """How many of the workers may add up: powers of two, all, and as many as hide behind the computation."""
-    size = profile.element_bytes * profile.parameters
+    size = profile.vector_bytes
     enough = servers_for(size, option.workers, 1 / link.moved_s(1.0), option.compute_s)
     return sorted({*doubled(option.workers), min(enough, option.workers)})

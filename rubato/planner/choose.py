@@ -17,10 +17,11 @@ from rubato.planner import advice
 from rubato.planner.batches import Batch, compare, sentences
 from rubato.planner.counts import some_of, useful_counts
 from rubato.planner.links import Link
-from rubato.planner.methods import Method, Strategy
+from rubato.planner.methods import Strategy
 from rubato.planner.options import Option, name_of, option_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut, cut_of
+from rubato.wire.aggregation import Method
 from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import JobSpec
 

@@ -59,6 +59,8 @@ class Passes:
     """As `Profile` has it."""
     module_bytes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Likewise."""
+    averaged_bytes: int = 0
+    """Likewise."""
 
 
 def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
@@ -152,6 +154,7 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
         codec_settings=with_codecs.codec_settings,
         element_bytes=seen[0].element_bytes,
         state_bytes=seen[0].state_bytes,
+        averaged_bytes=seen[0].averaged_bytes,
         device=seen[0].device,
         modules=seen[0].modules,
         module_bytes=seen[0].module_bytes,

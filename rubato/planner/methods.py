@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil
-from typing import Literal
 
 from rubato.engine.tree import Tree
 from rubato.planner.links import Exchange, Link, sent_by, time_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut
 from rubato.strategies.sizes import CANDIDATES, INDEX_BYTES, Pattern, columns_for, count_of
-from rubato.wire.aggregation import CORRECTED, KEEPING_NOTHING
+from rubato.wire.aggregation import CORRECTED, KEEPING_NOTHING, Method
 from rubato.wire.local_updates import LED, LocalMethod
 
-Method = Literal["none", "fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"]
+COUNT_BYTES = 8
+"""Of a number of words, told before them."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,10 @@ class Strategy:
     algorithm: Pattern = "direct"
     """Of dense sums."""
     density: float = 0.001
+    """Of `threshold`: the share of the elements that is taken to grow beyond it in a step."""
+    machines: int = 0
+    """Of `hierarchical_topk`: so many with equally many workers, who share its port; 0: each worker has its own. Links
+    within a machine take no time."""
     rank: int = 4
     rows: int = 5
     columns: int | None = None
@@ -78,6 +82,8 @@ class Message:
     exchange: Exchange
     size: float
     """Bytes, as `links.cost_of` takes them."""
+    among: int = 0
+    """So many ports take part; 0: those of all workers."""
 
 
 def messages(strategy: Strategy, profile: Profile, workers: int, elements: int | None = None) -> list[Message]:
@@ -95,7 +101,7 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
     if strategy.local != "none":
         if strategy.local == "streaming_diloco":  # the whole state only where workers come or go, or it is saved
             return [Message("direct", e * ceil(profile.parameters / strategy.fragments))]
-        closing = Message("direct", max(profile.state_bytes, e * profile.parameters))
+        closing = Message("direct", profile.closing_bytes)
         if strategy.local not in ("synchronous", "asynchronous"):
             return [closing]
         vector, helpers = e * profile.parameters, workers - 1
@@ -124,6 +130,10 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
         case "topk":
             per_tensor = sum(count_of(strategy.density, rows * columns) for rows, columns in matrices)
             told = [Message("all_gather", entry * per_tensor)]
+        case "threshold":
+            told = [Message("all_gather", size) for size in (COUNT_BYTES, INDEX_BYTES * chosen)]
+        case "hierarchical_topk":
+            told = [Message("all_gather", entry * chosen, strategy.machines)]
         case "gtopk":
             told = [Message("tree", entry * chosen)]
         case "onebit":
@@ -153,13 +163,14 @@ def exchange_s(strategy: Strategy, profile: Profile, workers: int, link: Link, e
 def message_s(message: Message, strategy: Strategy, workers: int, link: Link) -> float:
     """Seconds that one of them takes."""
     _, most = _most_vectors(strategy, workers)
-    return time_of(message.exchange, workers, message.size, link, max(1, strategy.servers), most)
+    among = message.among or workers
+    return time_of(message.exchange, among, message.size, link, max(1, strategy.servers), most)
 
 
 def settlement_s(strategy: Strategy, profile: Profile, workers: int, link: Link) -> float:
     """Seconds in which all tell each other what each keeps, before a checkpoint: whole sums, part by part."""
     if strategy.local == "streaming_diloco":
-        return time_of("direct", workers, max(profile.state_bytes, profile.element_bytes * profile.parameters), link)
+        return time_of("direct", workers, profile.closing_bytes, link)
     return strategy.kept_parts * time_of("direct", workers, profile.element_bytes * profile.compressed, link)
 
 
@@ -174,7 +185,9 @@ def sent_bytes(strategy: Strategy, profile: Profile, workers: int, samples: floa
     by_rank: dict[int, float] = {}
     for rank in _ranks(strategy, workers):
         vectors = _vectors(strategy, workers, rank)
-        by_rank[rank] = sum(sent_by(one.exchange, rank, workers, one.size, servers, vectors) for one in told)
+        by_rank[rank] = sum(
+            sent_by(one.exchange, rank, one.among or workers, one.size, servers, vectors) for one in told
+        )
     if strategy.cut is not None:
         updates = strategy.cut.sent(profile, workers, samples)
         by_rank = {rank: closing + strategy.sync_every * updates[rank] for rank, closing in by_rank.items()}

@@ -92,13 +92,13 @@ def memory_of(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int)
     """
     if not profile.state_bytes:
         return 0
-    vector = profile.element_bytes * profile.parameters
+    vector = profile.vector_bytes
     mine = ceil(spec.num_microbatches / workers)
     partials = 1 if not spec.reproducible else mine.bit_length()
     if strategy.local != "none":
-        travels = max(profile.state_bytes, vector)
+        travels = profile.closing_bytes
         outer = {"diloco": 1, "streaming_diloco": 4}.get(strategy.local, 0)  # momentum; shared weights, a settlement's
-        kept = travels + outer * vector  # the round's beginning
+        kept = max(profile.state_bytes, vector) + outer * vector  # the round's beginning
         served = 2 * (workers - 1) * vector if strategy.local in ("asynchronous", "synchronous") else 0  # to and fro
         if strategy.local == "synchronous":
             served += max(1, workers - 1 - strategy.backups) * vector  # an update's

@@ -159,7 +159,7 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
     compute_s = profile.forward_s(samples) + profile.backward_s(samples)
     exposed_s = 0.0
     if workers > 1:
-        way_s = link.moved_s(profile.element_bytes * profile.parameters)
+        way_s = link.moved_s(profile.vector_bytes)
         words_s = (1 + _ANSWERED) * link.latency_s
         each_s = (compute_s + words_s + update_s) / helpers + 2 * way_s
         exposed_s = updates * (max(each_s, update_s) - (compute_s + update_s) / helpers)
@@ -175,7 +175,7 @@ def _backed(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
     samples, update_s = batch / updates / count, profile.update_s * profile.parameters
     slowest = 1.0 + profile.spread * max(0.0, NormalDist().inv_cdf((count - _BLOM) / (helpers + 1 - 2 * _BLOM)))
     compute_s = (profile.forward_s(samples) + profile.backward_s(samples)) * slowest
-    way_s = link.moved_s(helpers * profile.element_bytes * profile.parameters)
+    way_s = link.moved_s(helpers * profile.vector_bytes)
     words_s = updates * (1 + _ANSWERED) - WORDS  # to begin with all have the weights
     exposed_s = (2 * updates - 1) * way_s + words_s * link.latency_s + _closing_s(profile, link, strategy, workers)
     return Prediction(workers, updates * compute_s, exposed_s, 0.0, updates * update_s, batch)

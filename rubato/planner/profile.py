@@ -83,6 +83,9 @@ class Profile:
     """Of the vector in which the engine exchanges gradients."""
     state_bytes: int = 0
     """Of parameters, buffers and optimizer state; 0: not measured."""
+    averaged_bytes: int = 0
+    """Of these as they travel when they are averaged: in the type of the engine's vector, of 32 bits at least; 0: not
+    measured, they are taken to travel as they are."""
     device: str = "cpu"
     """What it was measured on: `cpu` or `cuda`."""
 
@@ -99,6 +102,11 @@ class Profile:
                 f"must lie in 1..{MAX_ELEMENT_BYTES}, got {self.element_bytes}",
             ),
             (0 <= self.state_bytes <= MAX_BYTES, "state_bytes", f"must lie in 0..2**60, got {self.state_bytes}"),
+            (
+                0 <= self.averaged_bytes <= MAX_BYTES,
+                "averaged_bytes",
+                f"must lie in 0..2**60, got {self.averaged_bytes}",
+            ),
             (
                 self.start_s + sum(layer.forward_s + layer.backward_s for layer in self.layers) > LEAST_S,
                 "layers",
@@ -125,6 +133,16 @@ class Profile:
     def parameters(self) -> int:
         """How many there are."""
         return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def vector_bytes(self) -> int:
+        """Of the gradients, as they are exchanged."""
+        return self.element_bytes * self.parameters
+
+    @property
+    def closing_bytes(self) -> int:
+        """Of what is exchanged where the whole state is averaged."""
+        return max(self.averaged_bytes or self.state_bytes, self.vector_bytes)
 
     @cached_property
     def matrices(self) -> list[tuple[int, int]]:

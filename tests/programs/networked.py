@@ -18,6 +18,8 @@ def enter(namespace: str) -> None:
 
 def main() -> None:
     number = os.environ["RUBATO_INCARNATION"].partition(".")[2]
+    if machines := os.environ.get("RUBATO_TEST_MACHINES"):
+        number = machines.split(",")[int(number) - 1]
     enter(f"{os.environ['RUBATO_TEST_NAMESPACES']}-{number}")
 
     from rubato.launch import child

@@ -73,6 +73,7 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert found.codec_s.keys() == set(CODECS)
     state = 3 * PARAMETERS * torch.float32.itemsize
     assert state <= found.state_bytes <= state + 4 * torch.float32.itemsize, "weights, two moments, steps"
+    assert state <= found.averaged_bytes <= 1.5 * state, "each tensor with its padding, and flags"
 
     assert run(["plan", "train.py", *sizes, "--gbit", "10"]) == 0
     told = capsys.readouterr()

@@ -5,6 +5,7 @@ Workers are threads here, and messages are counted; `test_bytes_of_jobs` counts 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,9 +15,11 @@ from planned import BATCH, CLASSES, FEWEST, INPUTS, MODEL, PROFILE, UPDATES, WAY
 from together import TogetherRun, together
 from torch import nn
 
+from rubato.engine.state import TrainingState
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, settlement_s
 from rubato.planner.separated import cut_of
+from rubato.profiling import averaged_bytes
 from rubato.wire.spec import JobSpec, parse_spec
 
 pytestmark = pytest.mark.usefixtures("generators")
@@ -64,15 +67,15 @@ def spec_of(workers: int, **more: Any) -> JobSpec:
     )
 
 
-def sent_in_a_step(spec: JobSpec, *, is_sgd: bool) -> list[float]:
+def sent_in_a_step(spec: JobSpec, *, is_sgd: bool, dtype: torch.dtype = torch.float32) -> list[float]:
     """By worker, in no order, the bytes that it sends from the beginning of a step to that of the next."""
-    sent = []
+    sent, rows = [], [(x.to(dtype), y) for x, y in ROWS]
 
     def train(run: TogetherRun, model: nn.Module) -> None:
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters())
         if is_sgd:
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        run.prepare(model=model, optimizer=optimizer, dataset=ROWS)
+        run.prepare(model=model, optimizer=optimizer, dataset=rows)
         counts = []
         for step in run.steps(steps=STEPS):
             counts.append(run.sent_bytes)
@@ -81,7 +84,7 @@ def sent_in_a_step(spec: JobSpec, *, is_sgd: bool) -> list[float]:
             optimizer.step()
         sent.append((counts[-1] - counts[1]) / (STEPS - 2))
 
-    together(spec, model_of, train)
+    together(spec, lambda: model_of().to(dtype), train)
     assert len(sent) == spec.workers.initial
     return sent
 
@@ -91,6 +94,24 @@ def test_a_step_sends_what_is_planned(way: str, workers: int) -> None:
     spec = spec_of(workers, **EVERY_WAY[way])
     sent = sent_in_a_step(spec, is_sgd="momentum" in way)
     assert is_as_planned(max(sent), spec), (planned(spec), sorted(sent))
+
+
+@pytest.mark.parametrize("way", ["local_sgd", "asynchronous"])
+def test_a_state_of_bfloat16_is_averaged_in_32_bits(way: str) -> None:
+    """Weights and moments have two bytes an element, and the vector in which they travel has four."""
+    spec = spec_of(3, **WAYS[way])
+    model = model_of().to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    told = averaged_bytes(TrainingState({"": model}, {"": optimizer}, {}, {}))
+    sent = sent_in_a_step(spec, is_sgd=False, dtype=torch.bfloat16)
+    assert told == pytest.approx(PROFILE.state_bytes, rel=1e-3)
+    stored = replace(PROFILE, state_bytes=PROFILE.state_bytes // 2)
+    measured = replace(stored, averaged_bytes=told)
+    assert is_near(max(sent), planned(spec, measured).sent_bytes), (planned(spec, measured), sorted(sent))
+    assert planned(spec, stored).sent_bytes < 0.9 * max(sent), "as it lies in memory"
 
 
 ALL = Link(0.0, 1.0)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from benchmarks.strategies import PROFILE, STRATEGIES, Emulated, Seen, tables
-from rubato.planner.methods import exchange_s
+from typing import get_args
+
+from benchmarks.programs.exchanges import CPU, layout_of_shapes, vector_of
+from benchmarks.strategies import NAMES, PROFILE, SHAPES, STRATEGIES, Emulated, Seen, machines_of, spec_of, tables
+from rubato.engine.aggregation import compressor_of
+from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.options import name_of
+from rubato.strategies.peers import Alone
+from rubato.strategies.sizes import count_of
+from rubato.wire.aggregation import AggregationSpec, Algorithm, Method
+from rubato.wire.codec import from_json
 
 WORKERS = 4
 COMPUTED_S, PASSED_S = 0.5, 0.25
@@ -18,6 +26,29 @@ def seen_on(link: Emulated | None, times: float) -> dict[str, Seen]:
         messages_s = times * (PASSED_S + added)
         told[name_of(one)] = Seen(messages_s + (0.0 if link else COMPUTED_S), messages_s, 1000.0)
     return told
+
+
+def test_every_aggregation_is_measured() -> None:
+    assert set(NAMES) == {*get_args(Algorithm), *get_args(Method)} - {"none"}
+    for one in STRATEGIES:
+        assert from_json(AggregationSpec, spec_of(one), strict=True).name == name_of(one)
+
+
+def test_a_threshold_sends_as_much_as_may_travel() -> None:
+    layout = layout_of_shapes(SHAPES)
+    (told,) = (one for one in STRATEGIES if name_of(one) == "threshold")
+    compressor = compressor_of(from_json(AggregationSpec, spec_of(told), strict=True), layout, told.density, [0], 0)
+    vector = vector_of(0, layout)
+    state = compressor.start(vector)
+    for step in range(3):
+        total, state = compressor.exchange(Alone(CPU), vector, state, step)
+        sent = sum(int(total[piece.start : piece.start + piece.numel].count_nonzero()) for piece in layout.pieces)
+        assert sent == count_of(told.density, layout.numel)
+
+
+def test_workers_of_one_strategy_share_machines() -> None:
+    assert machines_of(Strategy(method="hierarchical_topk", machines=2), WORKERS) == (1, 1, 2, 2)
+    assert machines_of(Strategy(method="topk"), WORKERS) == (1, 2, 3, 4)
 
 
 def test_what_is_computed_is_told_apart_from_the_messages() -> None:

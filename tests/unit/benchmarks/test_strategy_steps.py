@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from benchmarks import strategy_steps
 from benchmarks.kept import Kept
-from benchmarks.strategies import PROFILE, STRATEGIES, Emulated
-from benchmarks.strategy_steps import LEAST, LOCAL, LONG_S, STEPS, links_of, parser, steps_of, tables
+from benchmarks.strategies import PROFILE, Emulated
+from benchmarks.strategy_steps import (
+    LEAST,
+    LONG_S,
+    STEPS,
+    WAYS,
+    batch_of,
+    fields_of,
+    links_of,
+    parser,
+    steps_of,
+    tables,
+)
+from benchmarks.strategy_steps import spec as spec_fields
 from rubato.planner.options import name_of
+from rubato.wire.aggregation import Algorithm, Method
+from rubato.wire.local_updates import LocalMethod
+from rubato.wire.spec import parse_spec
+
+WORKERS = 4
+FOUR = {"initial": WORKERS, "min": WORKERS, "max": WORKERS}
 
 
 def test_all_nine_links_are_measured_unless_others_are_named() -> None:
@@ -29,22 +48,68 @@ def test_of_long_steps_there_are_fewer(step_s: float, steps: int) -> None:
     assert steps * step_s <= max(LONG_S, LEAST * step_s)
 
 
-def test_each_latency_has_a_table_and_the_ratio_is_over_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whoever trains here takes one second a step, whatever the link; one is measured already."""
+def test_all_that_a_spec_may_name_is_measured() -> None:
+    """But `layer_separation`, which is worth it with other layers: `benchmarks.published` has some."""
+    methods = {*get_args(Algorithm), *get_args(Method), *get_args(LocalMethod)} - {"none"}
+    assert {name_of(one) for one in WAYS} == methods - {"layer_separation"}
+    for one in WAYS:
+        spec = parse_spec({**spec_fields(workers=FOUR), "batch": batch_of(one), **fields_of(one)})
+        assert (spec.local_updates.method, spec.local_updates.sync_every) == (one.local, one.sync_every)
+        assert one.local != "none" or spec.aggregation.name == name_of(one)
+        assert spec.local_updates.fragments == one.fragments
+
+
+def train_at_once(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], int]]:
+    """Fields and steps of the jobs, each of which takes a second a step."""
     trained: list[tuple[dict[str, Any], int]] = []
 
-    def train(net: object, workers: int, fields: dict[str, Any], steps: int) -> float:
+    def train(net: object, workers: int, fields: dict[str, Any], steps: int, machines: Sequence[int]) -> float:
+        assert machines == ((1, 1, 2, 2) if "hierarchical_topk" in str(fields) else (1, 2, 3, 4))
         trained.append((fields, steps))
         return 1.0
 
     monkeypatch.setattr(strategy_steps, "train", train)
     monkeypatch.setattr(strategy_steps, "emulate", lambda workers, link: nullcontext("a network"))
+    return trained
+
+
+def test_of_a_link_that_was_measured_only_the_ways_that_are_new_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The file is of a release with fewer ways, in the same terms."""
+    trained = train_at_once(monkeypatch)
+    file, link, new = tmp_path / "kept.json", Emulated(10, 0), {"threshold", "diloco", "synchronous"}
+    older = Kept[float](file, {"workers": WORKERS})
+    for name in {name_of(one) for one in WAYS} - new:
+        older.put("10 Mb/s, 0 ms", name, 2.5)
+    told = tables(PROFILE, WORKERS, [link], Kept(file, {"workers": WORKERS}))
+    assert [fields for fields, _ in trained] == [
+        {"batch": batch_of(one), **fields_of(one)} for one in WAYS if name_of(one) in new
+    ]
+    assert told.count("2500, ") == len(WAYS) - len(new)
+    now = Kept[float](file, {"workers": WORKERS})
+    found = {name_of(one): now.get("10 Mb/s, 0 ms", name_of(one)) for one in WAYS}
+    assert {name for name, seconds in found.items() if seconds == 2.5} == found.keys() - new
+    assert {name: found[name] for name in new} == {"threshold": 1.0, "diloco": 1 / 8, "synchronous": 1 / 4}
+
+
+def test_some_ways_alone_may_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = train_at_once(monkeypatch)
+    only = parser().parse_args(["--only", "diloco,ring"]).only
+    told = tables(PROFILE, WORKERS, [Emulated(50, 2)], Kept(None, {}), [one for one in WAYS if name_of(one) in only])
+    assert len(trained) == 2
+    assert told.count("| `ring` | 1000, ") == told.count("| `diloco` | 125, ") == 1
+
+
+def test_each_latency_has_a_table_and_the_ratio_is_over_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever trains here takes one second a step, whatever the link; one is measured already."""
+    trained = train_at_once(monkeypatch)
     links = [Emulated(mbit, latency) for latency in (0, 5) for mbit in (10, 100)]
     kept = Kept[float](tmp_path / "kept.json", {})
     kept.put("10 Mb/s, 0 ms", "auto", 2.5)
     told = tables(PROFILE, 4, links, kept)
     assert told.count("| strategy | 10 Mb/s: measured, predicted | 100 Mb/s: measured, predicted |") == 2
-    names = [name_of(one) for one in (*STRATEGIES, *LOCAL)]
+    names = [name_of(one) for one in WAYS]
     assert all(told.count(f"| `{name}` | ") == 2 for name in names)
     assert "Latency 5 ms one way:" in told
     assert "| `auto` | 2500, " in told

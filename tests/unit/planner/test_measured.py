@@ -26,7 +26,8 @@ def passes(samples: int, first: tuple[float, float], last: tuple[float, float], 
         for name, ways, start in (("first", first, start_s), ("last", last, 0.0))
     ]
     codecs = ({"topk": 1e-9}, {"topk": 1e-11}, {"density": 0.25}) if samples == 8 else ({}, {}, {})
-    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", *codecs, {"model": (3, 4)}, 0.1, 8, {"model": (2, 8)})
+    sizes: dict[str, tuple[int, ...]] = {"model": (2, 8)}
+    return Passes(samples, tuple(layers), 3e-4, 32, 1000, "cpu", *codecs, {"model": (3, 4)}, 0.1, 8, sizes, 2000)
 
 
 @given(first=st.tuples(SECONDS, SECONDS), last=st.tuples(SECONDS, SECONDS), start_s=st.floats(0, 0.1))
@@ -37,7 +38,7 @@ def test_a_line_through_the_sizes(first: tuple[float, float], last: tuple[float,
         assert found.backward_s(samples) == pytest.approx(start_s + samples * (first[1] + last[1]), rel=1e-6)
     assert (found.parameters, found.matrices, found.codec_s) == (32, [(4, 3), (4, 3)], {"topk": 1e-9})
     assert found.update_s * 32 == pytest.approx(3e-4)
-    assert (found.state_bytes, found.device) == (1000, "cpu")
+    assert (found.state_bytes, found.averaged_bytes, found.device) == (1000, 2000, "cpu")
     assert (found.merge_s, found.codec_settings) == ({"topk": 1e-11}, {"density": 0.25}), "of the passes with codecs"
     assert (found.modules, found.spread) == ({"model": (3, 4)}, 0.1)
     assert (found.element_bytes, found.module_bytes) == (8, {"model": (2, 8)})

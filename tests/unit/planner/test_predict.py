@@ -1,31 +1,38 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
 import pytest
 import torch
+from groups import fake_group, on_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.engine.separation import Separation
 from rubato.planner.links import Link, cost_of, sent_by
-from rubato.planner.methods import Method, Strategy, exchange_s, messages, sent_bytes, settlement_s, vectors_of
+from rubato.planner.methods import Strategy, exchange_s, messages, sent_bytes, settlement_s, vectors_of
 from rubato.planner.predict import Saves, predict
 from rubato.planner.profile import Layer, Profile
 from rubato.planner.separated import cut_of
 from rubato.strategies.cast import Cast
 from rubato.strategies.compressor import Compressor
 from rubato.strategies.gtopk import GlobalTopK
+from rubato.strategies.hierarchical import HierarchicalTopK
 from rubato.strategies.layout import layout_of
 from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
 from rubato.strategies.sketch import Sketch
+from rubato.strategies.threshold import Threshold
 from rubato.strategies.topk import TopK
+from rubato.wire.aggregation import Method
 from rubato.wire.local_updates import LED, CutFormat, LocalMethod
 
 METHODS: tuple[Method, ...] = get_args(Method)
 COMPRESSING = sorted(set(METHODS) - {"none"})
+TELLING = sorted(set(COMPRESSING) - {"threshold"})
+"""Those of which what they send does not depend on the values."""
 SHAPES = [(512, 256), (512,), (64, 512), (64,)]
 MODEL = Profile(
     (
@@ -39,7 +46,7 @@ MODEL = Profile(
 FAST, SLOW = Link(0.0, 1e15), Link(1e-3, 1e6)
 
 
-def compressor_of(method: Method, momentum: float = 0.0) -> Compressor:
+def compressor_of(method: Method, momentum: float = 0.0, nodes: Sequence[int] = (0,)) -> Compressor:
     parameters, start = [], 0
     for number, shape in enumerate(SHAPES):
         parameters.append((str(number), start, shape))
@@ -51,6 +58,8 @@ def compressor_of(method: Method, momentum: float = 0.0) -> Compressor:
         "powersgd": PowerSGD(layout, 4),
         "topk": TopK(layout, 0.001, momentum),
         "gtopk": GlobalTopK(layout, 0.001),
+        "hierarchical_topk": HierarchicalTopK(layout, 0.001, nodes),
+        "threshold": Threshold(layout, 0.001),
         "onebit": OneBit(layout),
         "sketch": Sketch(layout, 0.001, momentum=momentum),
         "sketched_sgd": Sketch(layout, 0.001, momentum=momentum, is_central=True),
@@ -58,11 +67,11 @@ def compressor_of(method: Method, momentum: float = 0.0) -> Compressor:
     return makes[method]
 
 
-@pytest.mark.parametrize("method", COMPRESSING)
+@pytest.mark.parametrize("method", TELLING)
 @pytest.mark.parametrize("workers", [2, 3, 4, 5, 8])
 def test_it_counts_the_bytes_that_the_compressors_send(method: Method, workers: int) -> None:
     """Of the busiest rank; ports of trees and servers move what comes in and what goes out one after the other."""
-    compressor = compressor_of(method)
+    compressor = compressor_of(method, nodes=range(workers))
     sent = [compressor.sent_bytes(rank, workers, 4) or 0 for rank in range(workers)]
     assert sent_bytes(Strategy(method), MODEL, workers) == pytest.approx(max(sent), rel=0.03)
     moved = sum(
@@ -77,6 +86,33 @@ def test_it_counts_the_bytes_that_the_compressors_send(method: Method, workers: 
         assert moved - dense == pytest.approx(sent[0] - dense + into_first, rel=0.03)
     else:
         assert moved == pytest.approx(max(sent), rel=0.03)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_of_a_threshold_the_share_that_grows_beyond_it_is_told_and_how_many_these_are(workers: int) -> None:
+    """A tenth at most: here all of them do."""
+    vector = torch.ones(MODEL.parameters)
+
+    def sent(rank: int) -> int:
+        method = compressor_of("threshold")
+        method.exchange(group[rank], vector, method.start(vector), 0)
+        return group[rank].sent_bytes
+
+    group = fake_group(workers)
+    told = sent_bytes(Strategy("threshold", density=0.1), MODEL, workers)
+    assert max(on_ranks(workers, sent)) == pytest.approx(told, rel=0.001)
+
+
+@pytest.mark.parametrize("nodes", [(0, 0, 1, 1), (0, 0, 0, 1, 1, 1), (0, 0, 1, 1, 2, 2)])
+def test_workers_of_a_machine_share_its_port(nodes: Sequence[int]) -> None:
+    method, machines = compressor_of("hierarchical_topk", nodes=nodes), len(set(nodes))
+    assert isinstance(method, HierarchicalTopK)
+    strategy = Strategy("hierarchical_topk", machines=machines)
+    lists, _ = messages(strategy, MODEL, len(nodes))
+    sent = sum(method.bytes_between_nodes(rank, 4) for rank, node in enumerate(nodes) if node == 0)
+    assert sent == pytest.approx(cost_of(lists.exchange, machines, lists.size).port_bytes, rel=0.01)
+    alone = Strategy("hierarchical_topk")
+    assert exchange_s(strategy, MODEL, len(nodes), SLOW) < exchange_s(alone, MODEL, len(nodes), SLOW)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -180,6 +216,20 @@ def test_of_asynchronous_updates_workers_link_or_server_are_short(link: Link, up
         assert nine.step_s > 100 * vector_s
     else:
         assert nine.step_s == pytest.approx(100 * update_s * MODEL.parameters, rel=0.1)
+
+
+def test_what_is_averaged_travels_in_the_type_of_the_vector() -> None:
+    """A model of bfloat16, with AdamW: 2 bytes of each weight and of two moments, which travel as 4."""
+    vector = MODEL.vector_bytes
+    stored = replace(MODEL, state_bytes=3 * vector // 2)
+    told = replace(stored, averaged_bytes=3 * vector)
+    for local in ("local_sgd", "diloco", "synchronous", "asynchronous", "layer_separation"):
+        strategy = Strategy(local=local, sync_every=8)
+        assert messages(strategy, told, 4)[-1].size == 2 * messages(strategy, stored, 4)[-1].size == 3 * vector
+    stream = Strategy(local="streaming_diloco", sync_every=8)
+    assert settlement_s(stream, told, 4, SLOW) > 1.9 * settlement_s(stream, stored, 4, SLOW)
+    assert messages(stream, told, 4)[-1].size == vector
+    assert replace(MODEL, averaged_bytes=1).closing_bytes == vector, "gradients travel at least"
 
 
 def test_of_a_stream_a_step_sends_a_fragment() -> None:
@@ -319,12 +369,12 @@ def test_over_a_cut_activations_have_a_type_of_their_own() -> None:
     assert of_layer.sent(CONVOLUTIONAL, 2, 1) == [2 * (2048 + 10)] * 2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["none", *TELLING])
 def test_a_vector_of_twice_the_digits_sends_as_compressors_do(method: Method) -> None:
     double, dense = replace(MODEL, element_bytes=8), method == "none"
-    sent = [
-        8 * 2 * MODEL.parameters * 3 / 4 if dense else compressor_of(method).sent_bytes(rank, 4, 8) for rank in range(4)
-    ]
+    compressors = [] if dense else [compressor_of(method, nodes=range(4))]
+    sent = [one.sent_bytes(rank, 4, 8) for one in compressors for rank in range(4)]
+    sent += [round(8 * 2 * MODEL.parameters * 3 / 4)] if dense else []
     assert sent_bytes(Strategy(method), double, 4) == pytest.approx(max(one or 0 for one in sent), rel=0.03)
 
 
