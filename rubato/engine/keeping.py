@@ -92,6 +92,7 @@ class Keeping(ABC):
 
     def abandon(self) -> None:
         """The generation is lost: nobody uses its group any more when this returns."""
+        return  # where nothing is sent first, nothing is under way
 
     @abstractmethod
     def exchange(

@@ -232,7 +232,7 @@ class Streaming(Keeping):
         return begun - vector_L[place] / self.share if self.share else begun
 
     def _sending(self, comm: Collectives, parcel: Parcel, tell: Callable[[], object]) -> Callable[[], torch.Tensor]:
-        """What exchanges it: the sum over all of the way from own to t, weighted, of flags by parameter, and weights."""
+        """What exchanges it, for the sum of: the way from own to t, weighted; flags by parameter; the weight."""
         fragment = parcel.step % self._fragments
         place, weight = self._place(fragment), self._since[fragment] + parcel.share
         known = parcel.touched | self._touched[fragment]

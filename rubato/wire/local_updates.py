@@ -108,8 +108,8 @@ class LocalUpdatesSpec:
             (
                 self.delay == 0 or (self.method == "streaming_diloco" and 0 <= self.delay < self.sync_every),
                 "delay",
-                f"is for method: streaming_diloco, and at least 0 and below sync_every ({self.sync_every}), the updates "
-                f"of a step; got {self.delay}",
+                f"is for method: streaming_diloco, and at least 0 and below sync_every ({self.sync_every}), the "
+                f"updates of a step; got {self.delay}",
             ),
             (
                 self.backups == 0 or (self.method == "synchronous" and self.backups > 0),
