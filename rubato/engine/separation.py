@@ -37,9 +37,10 @@ from torch import nn
 
 from rubato.checkpoint.layout import raw_bytes
 from rubato.data.randomness import seed_all
-from rubato.engine.comm import Communicator, Messages
+from rubato.engine.comm import Communicator
 from rubato.engine.first import first_of
 from rubato.engine.flat import FlatLayout
+from rubato.engine.pending import Messages
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import Place, TrainingState
 from rubato.errors import GenerationLost, ModelError
