@@ -321,6 +321,9 @@ class Crowd:
     def confirm(self) -> None:
         """They have received it."""
 
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """They have zeros."""
+
 
 def codecs(
     layout: Layout, told: CompressionSpec, seed: int, like: torch.Tensor

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from rubato.engine.comm import Communicator, Message, Pending, form, open_store
+from rubato.engine.comm import Communicator, Message, form, open_store
+from rubato.engine.pending import Pending
 from rubato.engine.tree import balanced_owners
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord, Member, Origin
@@ -65,6 +66,13 @@ class FakeCommunicator(Communicator):
         others, rows = [rank for rank in range(self.world) if rank != self.rank], out.view(self.world, -1)
         rows[self.rank].copy_(source)
         return self._start([(rank, rows[rank]) for rank in others], [(rank, source) for rank in others])
+
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """In the order of ranks."""
+        rows = torch.empty(self.world * total.numel(), dtype=total.dtype, device=total.device)
+        self.start_all_gather(rows, total.clone()).wait()
+        first, *others = rows.view(self.world, -1)
+        total.copy_(sum(others, first))
 
     def bury(self) -> None:
         for rank in range(self.world):

@@ -11,8 +11,9 @@ from alone import HeardRun
 from groups import gloo_group, on_ranks, record_of
 from torch import nn
 
-from rubato.engine.comm import Communicator, Message, Pending
+from rubato.engine.comm import Communicator, Message
 from rubato.engine.membership import Membership
+from rubato.engine.pending import Pending
 from rubato.engine.session import Session
 from rubato.engine.settling import resume
 from rubato.wire.spec import JobSpec

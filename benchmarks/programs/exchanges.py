@@ -120,7 +120,7 @@ class Noted:
     def __init__(self, comm: Communicator) -> None:
         self.rank, self.world, self.device = comm.rank, comm.world, comm.device
         self._comm = comm
-        self._passed: list[tuple[Messages, Messages] | None] = []
+        self._passed: list[tuple[Messages, Messages] | torch.Tensor | None] = []
 
     def pass_messages(self, received: Messages, sent: Messages) -> None:
         """See `rubato.strategies.peers.Collectives`."""
@@ -132,11 +132,18 @@ class Noted:
         self._comm.confirm()
         self._passed.append(None)
 
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """Likewise."""
+        self._comm.all_reduce(total)
+        self._passed.append(torch.zeros_like(total))
+
     def again(self) -> None:
         """The same messages, in the same order."""
         for messages in self._passed:
             if messages is None:
                 self._comm.confirm()
+            elif isinstance(messages, torch.Tensor):
+                self._comm.all_reduce(messages)
             else:
                 self._comm.pass_messages(*messages)
 

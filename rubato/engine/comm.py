@@ -1,9 +1,10 @@
 """The communicator seam: the only file that touches semi-private parts of torch.distributed.
 
 One communicator belongs to one generation. It is built once, never repaired, and buried when the generation is over.
-Two things are done with it: all tell all something small (all-gather), whose `Work` can be polled on gloo; and
-messages from some to some, whose cannot (`is_completed` never turns true): there a thread waits. So every wait can be
-interrupted by a revoke.
+Two things are done with it: collectives of all, of something small (all-gather) or of a sum as the backend has it
+(all-reduce), whose `Work` can be polled on gloo; and messages from some to some, whose cannot (`is_completed` never
+turns true): there a thread waits. So every wait can be interrupted by a revoke. Messages are told apart by their
+numbers, and gloo tells collectives apart by numbers of their own, so that both may be under way at once.
 
 Why messages and no all-to-all: gloo sends when the receiver has said that it is ready, and that is said on the
 connection on which it sends itself. In an all-to-all it is said behind one's own message to the same peer, so that two
@@ -22,15 +23,14 @@ import contextlib
 import hashlib
 import importlib
 import os
-import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 
+from rubato.engine.pending import BACKSTOP_S, Messages, Pending, Staged, Waiter, lost
 from rubato.errors import GenerationLost
 from rubato.wire.worker import GenerationRecord
 
@@ -41,141 +41,19 @@ FORM_TIMEOUT_S = 30.0
 """For building a group: all members are alive and warm when it is asked for."""
 GLOO_THREADS = 4
 """Collectives of a group that can be under way at once."""
-BACKSTOP_S = 24 * 3600.0
-"""An operation's own timeout, never meant to fire: a revoke ends a wait, and a timed-out gloo pair is useless."""
 ABORT_S = 20.0
 """For NCCL to give up what it does."""
-CLOSE_S = 20.0
-"""For messages under way to be given up."""
 MARKED_BYTES = 1 << 16
 """Messages that are larger take long enough to be lost amid."""
 ABORT_FAILED = 75
 """Exit code of a process that could not abort NCCL."""
 _DIGEST_BYTES = 16
 _AT_ONCE = timedelta(milliseconds=1)
-_POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.0005
-"""Polling backs off so that waiting workers leave the cores to those that compute."""
-_LOOK_S = 0.002
-"""How often who waits for a thread looks for a revoke."""
 _TAGS = 1 << 30
 """Messages from one member to another are numbered modulo so many."""
 
 Message = tuple[int, torch.Tensor]
 """The other member's rank, and what is sent or filled: contiguous, and as long as the other one says."""
-
-
-class Pending:
-    """A collective under way. Whoever gives it up drops it: it keeps the group, whose end is the abort.
-
-    Args:    kept: tensors that it reads or fills.
-    """
-
-    def __init__(self, work: Any, is_revoked: Callable[[], bool], kept: tuple[torch.Tensor, ...] = ()) -> None:
-        self._work = work
-        self._is_revoked = is_revoked
-        self._kept = kept
-
-    def wait(self) -> None:
-        """Poll until it is over: here, and only here, the engine waits for peers.
-
-        Raises:  GenerationLost: a peer died, or the generation was revoked; what it was to fill is then undefined.
-        """
-        try:
-            pause = _POLL_MIN_S
-            while not self._work.is_completed():
-                if self._is_revoked():
-                    raise GenerationLost("the generation was revoked")
-                time.sleep(pause)
-                pause = min(pause * 1.5, _POLL_MAX_S)
-            self._work.wait()
-        except RuntimeError as error:
-            raise _lost(error) from None
-        finally:
-            self._work, self._kept = None, ()  # a traceback keeps frames alive
-
-
-class Staged(Pending):
-    """One whose outcome is in the CPU's memory, and has to go to a device.
-
-    Args:    outcome: what it fills, and where that belongs.
-    """
-
-    def __init__(self, pending: Pending, outcome: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._pending = pending
-        self._outcome = outcome
-
-    def wait(self) -> None:
-        """See `Pending`."""
-        self._pending.wait()
-        for here, out in self._outcome:
-            out.copy_(here)
-
-
-class Messages(Pending):
-    """Messages under way to this member on gloo.
-
-    Args:
-        works: receives, in the order in which to wait for them.
-        kept: tensors that they fill.
-    """
-
-    def __init__(self, works: list[Any], is_revoked: Callable[[], bool], kept: tuple[torch.Tensor, ...]) -> None:
-        super().__init__(None, is_revoked, kept)
-        self.works = works
-        self.error: Exception | None = None
-        self.is_over = threading.Event()
-
-    def poll(self) -> bool:
-        """Whether it is over, without waiting for it.
-
-        Raises:  GenerationLost: as `wait`.
-        """
-        if self.is_over.is_set():
-            self.wait()
-            return True
-        if self._is_revoked():
-            raise GenerationLost("the generation was revoked")
-        return False
-
-    def wait(self) -> None:
-        """See `Pending`."""
-        while not self.is_over.wait(_LOOK_S):
-            if self._is_revoked():
-                raise GenerationLost("the generation was revoked")
-        self._kept = ()
-        if self.error is not None:
-            raise _lost(self.error)
-
-
-class Waiter:
-    """A thread that waits for the messages of a gloo group, in the order in which they were begun."""
-
-    def __init__(self) -> None:
-        self._begun: queue.SimpleQueue[Messages | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._go_through, name="messages", daemon=True)
-        self._thread.start()
-
-    def wait_for(self, messages: Messages) -> None:
-        """From here on `messages` turns over when it is."""
-        self._begun.put(messages)
-
-    def end(self) -> None:
-        """The connections are closed, so that what is under way fails."""
-        self._begun.put(None)
-        self._thread.join(CLOSE_S)
-
-    def _go_through(self) -> None:
-        while (messages := self._begun.get()) is not None:
-            for work in messages.works:
-                try:
-                    work.wait(timedelta(seconds=BACKSTOP_S))
-                except Exception as error:
-                    messages.error = error.with_traceback(None)  # frames would keep the group
-                    break
-            work = None
-            messages.works.clear()
-            messages.is_over.set()
-            del messages  # the next may be long in coming
 
 
 class Communicator:
@@ -203,6 +81,8 @@ class Communicator:
         """Sends, which keep what they read."""
         self._sent_apart: dict[int, list[Any]] = {}
         """By member, the last ones."""
+        self._summing: list[torch.Tensor] = []
+        """What a sum under way reads and fills: also where it is given up, until the group is at rest."""
         self._mark = torch.zeros(1, dtype=torch.uint8)
         self._sent = [0] * world
         """By rank, messages to it so far; each has a number, which both sides count."""
@@ -233,7 +113,7 @@ class Communicator:
                 return self._pass_by_the_cpu(received, sent)
             return self._pass_by_gloo(received, sent)
         except RuntimeError as error:
-            raise _lost(error) from None
+            raise lost(error) from None
 
     def start_apart(self, other: int, received: Sequence[torch.Tensor], sent: Sequence[torch.Tensor]) -> Messages:
         """As `start_messages` with one other member, but in the CPU's memory, and waited for by a thread for that one.
@@ -246,7 +126,7 @@ class Communicator:
         try:
             return self._pass_by_gloo([(other, one) for one in received], [(other, one) for one in sent], apart=other)
         except RuntimeError as error:
-            raise _lost(error) from None
+            raise lost(error) from None
 
     def _pass_by_the_cpu(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
         here = [(rank, torch.empty_like(out, device="cpu")) for rank, out in received]
@@ -352,7 +232,34 @@ class Communicator:
             work = self._group._allgather_base(here, copy)
             return Staged(Pending(work, self._is_revoked, (here, copy)), [(here, out)])
         except RuntimeError as error:
-            raise _lost(error) from None
+            raise lost(error) from None
+
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """The sum of all members' vectors, in place, as the backend has it; all members call it alike.
+
+        gloo's is a ring, of 2n(P-1)/P bytes from each; NCCL chooses one. Equal bits on all members.
+
+        Shapes:  (n,), contiguous, equal on all members.
+        Raises:  GenerationLost: as above. It may be written to until the group is at rest, so nobody goes on with it.
+        """
+        group, nccl = self._group, self._nccl
+        if group is None or self._is_revoked():
+            raise GenerationLost("the generation was revoked")
+        if not total.numel():
+            return
+        is_here = total.device.type == "cpu"
+        summed = total if is_here or nccl is not None else total.cpu()
+        self._summing.append(summed)
+        try:
+            work = (group if summed.device.type == "cpu" else nccl).allreduce([summed])
+        except RuntimeError as error:
+            raise lost(error) from None
+        finally:
+            del group, nccl  # a traceback keeps frames alive, and their end is the abort
+        Pending(work, self._is_revoked, (summed,)).wait()
+        self._summing.clear()
+        if summed is not total:
+            total.copy_(summed)
 
     def use_nccl(self, nccl: Any) -> None:
         """From here on tensors on a device travel over this group, instead of by way of the CPU's memory."""
@@ -362,9 +269,9 @@ class Communicator:
         """Drop the groups. In a thread of its own: the destructor blocks while a peer is hung rather than dead."""
         with self._is_changing:
             sends = [self._unconfirmed, *self._sent_apart.values()]
-            grave = [self._nccl, list(self._waiters.values()), self._group, sends]
+            grave = [self._nccl, list(self._waiters.values()), self._group, [*sends, self._summing]]
             is_open, self._nccl, self._group = self._group is not None, None, None
-            self._waiters, self._unconfirmed, self._sent_apart = {}, [], {}
+            self._waiters, self._unconfirmed, self._sent_apart, self._summing = {}, [], {}, []
         if is_open:
             threading.Thread(target=_rest, args=(grave,), name="graveyard", daemon=True).start()
 
@@ -395,11 +302,6 @@ def _is_marked(tensor: torch.Tensor) -> bool:
 def _count(counts: list[int], rank: int) -> int:
     counts[rank] = (counts[rank] + 1) % _TAGS
     return counts[rank]
-
-
-def _lost(error: Exception) -> GenerationLost:
-    error.__traceback__ = None  # its frames would keep the group
-    return GenerationLost(f"a peer was lost: {str(error).splitlines()[0]}")
 
 
 def open_store(host: str) -> tuple[Any, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from rubato.engine.comm import Messages
+from rubato.engine.pending import Messages
 
 _POLL_MIN_S, _POLL_MAX_S = 0.00005, 0.001
 

@@ -29,9 +29,10 @@ import torch
 
 from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.buffers import UNDER_WAY, Buffers, Section
-from rubato.engine.comm import Communicator, Pending
+from rubato.engine.comm import Communicator
 from rubato.engine.header import ALIGNMENT, Header
 from rubato.engine.labels import Stamp, tell_nodes
+from rubato.engine.pending import Pending
 from rubato.engine.tree import Node, Order, Partials
 from rubato.errors import ProtocolError
 

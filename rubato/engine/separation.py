@@ -36,9 +36,10 @@ import torch
 from torch import nn
 
 from rubato.data.randomness import seed_all
-from rubato.engine.comm import Communicator, Messages
+from rubato.engine.comm import Communicator
 from rubato.engine.first import first_of
 from rubato.engine.front import Front
+from rubato.engine.pending import Messages
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost, ModelError

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 import torch
 
 from rubato.checkpoint.layout import bytes_tensor
-from rubato.engine.comm import Communicator, Messages
+from rubato.engine.comm import Communicator
 from rubato.engine.flat import FlatLayout
+from rubato.engine.pending import Messages
 from rubato.engine.replicas import NO_GRADIENT, Replicas
 from rubato.engine.state import TrainingState
 from rubato.errors import ModelError

@@ -25,6 +25,7 @@ PRETTY = {
     "ring": "whole gradients, over a ring",
     "tree": "whole gradients, over a reduction tree",
     "halving_doubling": "whole gradients, by halving and doubling",
+    "native": "whole gradients, by the all-reduce of gloo or NCCL",
     "server": "whole gradients, added up by some for all",
     "local_sgd": "the mean of the weights behind the updates of a step",
     "diloco": "an outer update behind the updates of a step",

@@ -173,7 +173,7 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
         base = replace(base, fragments=local.fragments, delay=local.delay)
     servers = spec.aggregation.servers
     allowed, refused = [base], []
-    for pattern in ("ring", "tree", "halving_doubling"):
+    for pattern in ("ring", "tree", "halving_doubling", "native"):
         allowed.append(replace(base, algorithm=pattern))
     allowed.append(replace(base, servers=servers))
     for method in METHODS:

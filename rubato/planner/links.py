@@ -7,7 +7,7 @@ gloo has it; after a where it has said so long before.
 | exchange | messages in a row | bytes through the busiest port | bytes added up |
 |---|---|---|---|
 | direct, of F vectors of the one that has most | 2 | (F+1)n(P-1)/P | Fn(P-1)/P |
-| ring | 2(P-1); gloo's own 4P-2 | 2n(P-1)/P | n(P-1)/P |
+| ring; native, which is gloo's own ring | 2(P-1) | 2n(P-1)/P | n(P-1)/P |
 | tree | 2 ceil(log2 P) | 2n ceil(log2 P) in a row | n ceil(log2 P) |
 | halving_doubling | 2 log2 P | 2n(P-1)/P | n(P-1)/P |
 | server, S of the workers are one | 2 | 2n(P-1)/S | n(P-1)/S |
@@ -107,7 +107,7 @@ def cost_of(exchange: Exchange, workers: int, size: float, servers: int = 1, vec
     match exchange:
         case "direct":
             return Cost(2, (vectors + 1) * share, vectors * share)
-        case "ring":
+        case "ring" | "native":
             return Cost(2 * (workers - 1), 2 * share, share)
         case "tree":
             # The root's port: its children come in one after the other, and go out so.

@@ -31,6 +31,14 @@ class Collectives(Protocol):
         """Wait until all others have received what they were sent; all call it."""
         ...
 
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """The sum of the vectors of all, in place, as the backend below has it; all call it.
+
+        Shapes:  (n,), contiguous, equal on all.
+        Raises:  GenerationLost: then nobody goes on with the vector, which may still be written to.
+        """
+        ...
+
 
 class Alone:
     """The collectives of a worker that trains alone."""
@@ -49,6 +57,9 @@ class Alone:
 
     def confirm(self) -> None:
         """Likewise."""
+
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """It is the sum."""
 
 
 class Group:
@@ -70,6 +81,10 @@ class Group:
     def confirm(self) -> None:
         """Of all, not of the group alone."""
         self._comm.confirm()
+
+    def all_reduce(self, total: torch.Tensor) -> None:
+        """The backend adds up the vectors of all members alone."""
+        raise ValueError("some of the ranks have no backend of their own: add up by messages")
 
 
 def exchange(

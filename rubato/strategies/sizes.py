@@ -8,7 +8,7 @@ from typing import Literal
 
 from rubato.wire.local_updates import CutFormat
 
-Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server"]
+Pattern = Literal["direct", "ring", "tree", "halving_doubling", "server", "native"]
 """Of a sum; see `strategies.sums`."""
 INDEX_BYTES = 4
 """Of a place among the compressed elements."""
@@ -60,13 +60,13 @@ def sent_directly(shares: Sequence[int], rank: int) -> int:
 
 
 def elements_sent(pattern: Pattern, rank: int, world: int, numel: int, servers: int = 1) -> int:
-    """How many elements a rank sends to others in a sum of so many."""
+    """How many elements a rank sends to others in a sum of so many; of `native` up to a few, on gloo."""
     if world == 1:
         return 0
     match pattern:
         case "direct":
             return numel + (world - 2) * length(numel, world, rank)
-        case "ring":
+        case "ring" | "native":
             return 2 * numel - sum(length(numel, world, (rank + ahead) % world) for ahead in (1, 2))
         case "server":
             parts = min(servers, world)

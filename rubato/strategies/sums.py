@@ -1,4 +1,4 @@
-"""The sum of equal vectors of all workers, in five patterns.
+"""The sum of equal vectors of all workers, in five patterns, or by the backend itself.
 
 Names: P workers, n bytes of a vector, a = seconds until a message begins to arrive, b = seconds a byte. The time of a
 pattern is that of the rank that is busy for longest; adding up is left out.
@@ -10,6 +10,7 @@ pattern is that of the rank that is busy for longest; adding up is left out.
 | tree | 2 ceil(log2 P) | n ceil(log2 P) |
 | halving and doubling | 2 log2 P, and 2 more where P is no power of two | 2n(P-1)/P, and n more there |
 | server, S of them | 2 | n(P-1)/S in, and as much out |
+| native: gloo's own, a ring | 2(P-1) | 2n(P-1)/P |
 
 The result has equal bits on all ranks, and the same bits each time. Over `tree` and `halving_doubling` it is a balanced
 binary tree over the ranks, the same for both where P is a power of two.
@@ -172,6 +173,12 @@ def _halving_doubling(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def _natively(comm: Collectives, total: torch.Tensor) -> torch.Tensor:
+    """As gloo or NCCL has it. Where it is given up the backend may still write to the vector, which is dropped then."""
+    comm.all_reduce(total)
+    return total
+
+
 def _rank_of(place: int, folded: int) -> int:
     """The rank that has a place in the power of two."""
     return 2 * place if 2 * place < folded else place + folded // 2
@@ -190,4 +197,5 @@ PATTERNS: dict[Pattern, Callable[[Collectives, torch.Tensor], torch.Tensor]] = {
     "ring": _ring,
     "tree": _tree,
     "halving_doubling": _halving_doubling,
+    "native": _natively,
 }

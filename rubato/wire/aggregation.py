@@ -10,7 +10,7 @@ from rubato.errors import check_rules
 if TYPE_CHECKING:
     from rubato.wire.spec import JobSpec
 
-Algorithm = Literal["auto", "ring", "tree", "halving_doubling", "server"]
+Algorithm = Literal["auto", "ring", "tree", "halving_doubling", "server", "native"]
 Method = Literal[
     "none",
     "fp16",
@@ -110,7 +110,8 @@ class AggregationSpec:
     algorithm: Algorithm = "auto"
     """Of whole sums. `auto`: each worker adds up a part, and tells it to all: the least bytes, and it begins while
     gradients are computed. `ring`, `tree` (FireCaffe's) and `halving_doubling` exchange them whole, behind that; with
-    `server` some of the workers add up for all, as parameter servers do."""
+    `server` some of the workers add up for all, as parameter servers do. `native`: the all-reduce of gloo, or NCCL's
+    where each worker has a GPU of its own, as data-parallel programs use them without Rubato."""
     servers: int = 1
     """Of `server`: how many of the workers add up, each a part."""
     compression: CompressionSpec = CompressionSpec()

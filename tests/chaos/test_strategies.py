@@ -82,10 +82,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "sketched_sgd": {"density": 0.03},
     "sketch by ring": {"method": "sketch", "density": 0.03},
     "sketch by halving_doubling": {"method": "sketch", "density": 0.03},
+    "sketch by native": {"method": "sketch", "density": 0.03},
     "topk that warms up": {"method": "topk", "density": 0.03, "warmup_densities": [0.05, 0.05, 0.05]},
     "topk after whole steps": {"method": "topk", "density": 0.03, "start_step": 3},
 }
-ALGORITHMS = {"sketch by ring": "ring", "sketch by halving_doubling": "halving_doubling"}
+ALGORITHMS = {"sketch by ring": "ring", "sketch by halving_doubling": "halving_doubling", "sketch by native": "native"}
 """Of the sums of a method, where they are not the default."""
 
 
@@ -93,6 +94,7 @@ WHOLE: dict[str, dict[str, Any]] = {
     "ring": {"algorithm": "ring"},
     "tree": {"algorithm": "tree"},
     "halving_doubling": {"algorithm": "halving_doubling"},
+    "native": {"algorithm": "native"},
     "server": {"algorithm": "server", "servers": 2},
     "fp16": {"compression": {"method": "fp16"}},
     "bf16": {"compression": {"method": "bf16"}},

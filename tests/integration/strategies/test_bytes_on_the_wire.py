@@ -28,7 +28,7 @@ MODEL = Profile((Layer("all", tuple(map(tuple, SHAPES)), 1e-6, 1e-6),))
 ROUNDS = 3
 DENSITY = 0.05
 STRATEGIES: dict[str, dict[str, Any]] = {
-    **{name: {"algorithm": name} for name in ("auto", "ring", "tree", "halving_doubling", "server")},
+    **{name: {"algorithm": name} for name in ("auto", "ring", "tree", "halving_doubling", "server", "native")},
     "two servers": {"algorithm": "server", "servers": 2},
     "three servers": {"algorithm": "server", "servers": 3},
     **{name: {"compression": {"method": name, "density": DENSITY, "rank": 64}} for name in (
@@ -38,7 +38,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
         "topk", "sketch", "sketched_sgd",
     )},
     **{f"sketch by {name}": {"algorithm": name, "compression": {"method": "sketch", "density": DENSITY}} for name in (
-        "ring", "halving_doubling",
+        "ring", "halving_doubling", "native",
     )},
     "threshold": {"compression": {"method": "threshold", "threshold": 1e-6}},
 }  # fmt: skip

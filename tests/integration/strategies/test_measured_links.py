@@ -34,7 +34,7 @@ def test_a_job_measures_its_links(tmp_path: Path, workers: int) -> None:
     link = link_of(rows)
     assert isinstance(link, Link)
     assert link.measured_workers == 2
-    assert {"direct", "ring", "tree", "halving_doubling", "all_gather"} == link.start_s.keys()
+    assert {"direct", "ring", "tree", "halving_doubling", "native", "all_gather"} == link.start_s.keys()
 
 
 @pytest.mark.long

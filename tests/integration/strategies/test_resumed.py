@@ -26,7 +26,7 @@ if __name__ == "__main__":
 """
 EVERY, STEPS = 4, 2 * 4
 AGGREGATIONS: dict[str, dict[str, Any]] = {
-    **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling")},
+    **{name: {"algorithm": name} for name in ("ring", "tree", "halving_doubling", "native")},
     "server": {"algorithm": "server", "servers": 2},
     **{name: {"compression": {"method": name}} for name in ("fp16", "bf16", "onebit")},
     **{

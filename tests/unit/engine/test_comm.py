@@ -82,6 +82,10 @@ def tell_all(comm: Communicator, numel: int) -> None:
     comm.pass_messages([(rank, torch.zeros(numel)) for rank in others], [(rank, torch.ones(numel)) for rank in others])
 
 
+def add_up(comm: Communicator, numel: int) -> None:
+    comm.all_reduce(torch.ones(numel))
+
+
 WAYS = [gather, tell_all]
 
 
@@ -193,7 +197,7 @@ def test_a_peer_that_is_lost_amid_large_messages_holds_nothing(ends: signal.Sign
     del store
 
 
-@pytest.mark.parametrize("exchange", WAYS)
+@pytest.mark.parametrize("exchange", [*WAYS, add_up])
 def test_a_revoke_interrupts_a_wait(exchange: Callable[[Communicator, int], None]) -> None:
     """Rank 1 never comes to the collective."""
     revoked = threading.Event()

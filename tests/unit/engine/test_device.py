@@ -14,7 +14,8 @@ import pytest
 import torch
 from groups import gloo_group, on_ranks, outcomes
 
-from rubato.engine.comm import Communicator, Staged
+from rubato.engine.comm import Communicator
+from rubato.engine.pending import Staged
 from rubato.errors import GenerationLost
 
 DEVICE = torch.device("cuda", 0)
