@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
 from rubato.planner.links import Link
 from rubato.planner.measured import Passes, link_of, profile_of, sizes_of
-from rubato.planner.profile import Profile
+from rubato.planner.profile import Profile, program_of
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.spec import JobSpec, spec_to_json
 from rubato.wire.units import format_bytes
@@ -61,7 +62,7 @@ def profile(
     for number, samples in enumerate(sizes, 1):
         note(f"Training a few steps with passes of {samples} samples ({number} of {len(sizes)}) ...")
         seen.append(_measure(spec, folder, samples, with_codecs=number == 1))
-    found = profile_of(seen)
+    found = replace(profile_of(seen), program=program_of(spec))
     output.write_text(json.dumps(to_json(found), indent=1))
     if as_json:
         put_json(to_json(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import ceil
 
 from rubato.planner.counts import doubled
 from rubato.planner.lemmas import best_workers, efficiency_of, servers_for, workers_for
@@ -11,11 +12,13 @@ from rubato.planner.links import Link
 from rubato.planner.measured import codec_settings
 from rubato.planner.methods import Strategy, settlement_s
 from rubato.planner.options import Option, option_of, saves_of
-from rubato.planner.profile import Profile
+from rubato.planner.profile import Profile, program_of
 from rubato.wire.spec import JobSpec
 
 WORTH_IT = 1.2
 """So many times as fast must be what changes what is learned, to be told."""
+NOTICED = 1.02
+"""So many times as fast is noticed."""
 HALF = 0.5
 """Of the workers' time: less of it should not be lost."""
 TOLD = 0.1
@@ -52,6 +55,8 @@ def of_options(
         chosen: recommended of `own`, which are those of this strategy.
         best: the fastest of each strategy.
     """
+    if profile.program and profile.program != program_of(spec):
+        yield f"The profile is of {profile.program}, and this is {program_of(spec)}: `rubato profile` measures that."
     yield from _of_chosen(chosen, own)
     yield from _of_settling(profile, link, spec, strategy, chosen)
     yield from _of_settings(profile, spec, strategy)
@@ -61,10 +66,12 @@ def of_options(
         1 / link.moved_s(1.0),
         link.latency_s,
     )
-    if limit <= 1:
+    if limit <= 1 and not spec.local_updates.is_on:
         yield "The link carries gradients more slowly than one worker computes them: whole gradients do not pay on it."
     yield from _of_faster(spec, chosen, best)
     yield from _of_other_shares(profile, link, spec, strategy, own)
+    if strategy.local == "streaming_diloco" and chosen.workers > 1:
+        yield from _of_delay(profile, link, spec, strategy, chosen)
 
 
 def _of_chosen(chosen: Option, own: Sequence[Option]) -> Iterator[str]:
@@ -158,6 +165,20 @@ def _of_other_shares(
         enough = servers_for(profile.vector_bytes, option.workers, 1 / link.moved_s(1.0), option.compute_s)
         short = f", more than the {option.workers} workers," if enough > option.workers else ""
         yield f"{enough} servers{short} would take no longer to add up than {option.workers} workers to compute."
+
+
+def _of_delay(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, chosen: Option) -> Iterator[str]:
+    """How long a fragment travels, and how many updates would hide it."""
+    at_end = option_of(profile, link, spec, replace(strategy, delay=0), chosen.workers)
+    update_s = (at_end.step_s - at_end.exposed_s) / strategy.sync_every
+    enough = min(ceil(at_end.exposed_s / update_s), strategy.sync_every - 1)
+    delayed = option_of(profile, link, spec, replace(strategy, delay=enough), chosen.workers)
+    told = f"The exchange of a fragment takes {1e3 * at_end.exposed_s:.3g} ms, and an update {1e3 * update_s:.3g} ms: "
+    times = at_end.step_s / delayed.step_s
+    if times < NOTICED:
+        yield told + "a delay, which has labels of its own, would save next to nothing (local_updates.delay)."
+    else:
+        yield told + f"local_updates.delay: {enough} would make a step {times:.2g} times as fast as none."
 
 
 def _servers(profile: Profile, link: Link, option: Option) -> list[int]:

@@ -28,6 +28,8 @@ from rubato.wire.spec import JobSpec
 METHODS: tuple[Method, ...] = ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd")
 PAYS = 0.5
 """A worker more must bring at least this share of what the first ones bring, as with `autoscale: goodput`."""
+MOST_NAMED = 8
+"""Modules that an error names."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     """What would be best for a job on workers of this kind, with links of this kind between them.
 
     Args:    noise_scale: of its gradients, in samples, as a job like it has charted; None: batches are not compared.
-    Raises:  SpecError: no strategy fits into the memory that the spec gives a worker.
+    Raises:  SpecError: no strategy fits into the memory that the spec gives a worker, or there is nothing to separate.
     """
     allowed, refused = candidates(spec, profile)
     useful = useful_counts(spec)
@@ -167,7 +169,12 @@ def candidates(spec: JobSpec, profile: Profile) -> tuple[list[Strategy], list[Re
     if told.method == "sketch" and algorithm != "auto":
         base = replace(base, sketch_algorithm=algorithm)
     cut = _cut_of(spec, profile)
-    missing = _missing(cut, local.cut) if local.cut is not None else ""
+    if local.cut is not None and cut is None:
+        raise SpecError([Finding("local_updates.cut", _wrong(profile, local.cut))])
+    is_missing = cut is not None and not (cut.inputs and cut.outputs)
+    missing = (
+        "the profile does not tell what goes over the cut: `rubato profile` measures it anew" if is_missing else ""
+    )
     if not missing:
         base = replace(base, local=local.method, sync_every=local.sync_every, cut=cut, backups=local.backups)
         base = replace(base, fragments=local.fragments, delay=local.delay)
@@ -208,13 +215,16 @@ def _cut_of(spec: JobSpec, profile: Profile) -> Cut | None:
     return cut_of(profile, local.cut, local.cut_format, local.keepers, local.front_format, spec.num_microbatches)
 
 
-def _missing(cut: Cut | None, path: str) -> str:
-    """Why separated layers are not predicted; empty: they are."""
-    if cut is None:
-        return f"the profile has no layers on both sides of {path!r}, which is local_updates.cut"
-    if not (cut.inputs and cut.outputs):
-        return "the profile does not tell what goes over the cut: `rubato profile` measures it anew"
-    return ""
+def _wrong(profile: Profile, path: str) -> str:
+    """Why layers cannot be separated there."""
+    names = [layer.name for layer in profile.layers]
+    if any(f"{name}.".startswith(f"{path}.") or f".{name}.".find(f".{path}.") > 0 for name in names):
+        return f"no module outside of {path!r} has parameters: take a part of it, such as the one with most of them"
+    there = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    if len(there) == 1:
+        there = list(dict.fromkeys(".".join(name.split(".")[:2]) for name in names))
+    known = ", ".join(there[:MOST_NAMED]) + (" ..." if len(there) > MOST_NAMED else "")
+    return f"the profile has no module {path!r} with parameters; it has {known}: take the one with most of them"
 
 
 def _stands_for(spec: JobSpec, refused: Sequence[Refused], chosen: Option) -> Iterator[str]:

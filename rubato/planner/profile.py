@@ -7,6 +7,7 @@ from functools import cached_property
 from math import prod
 
 from rubato.errors import check_rules
+from rubato.wire.spec import JobSpec
 
 MAX_LAYERS = 2_000
 MAX_SIDE, MAX_SIDES = 2**31, 16
@@ -88,6 +89,8 @@ class Profile:
     measured, they are taken to travel as they are."""
     device: str = "cpu"
     """What it was measured on: `cpu` or `cuda`."""
+    program: str = ""
+    """What was measured, as `program_of` names it; empty: not known."""
 
     def __post_init__(self) -> None:
         times = self.start_s, self.update_s, *self.codec_s.values(), *self.merge_s.values()
@@ -181,3 +184,8 @@ class Profile:
         if waiting or not buckets:
             buckets.append((clock, waiting))
         return buckets
+
+
+def program_of(spec: JobSpec) -> str:
+    """What a job trains: its recipe, or its program's entrypoint."""
+    return f"the recipe {spec.recipe}" if spec.recipe else spec.entrypoint or ""

@@ -73,8 +73,8 @@ class LocalUpdatesSpec:
     """Of `asynchronous`: folder or URI of a checkpoint of a job like this one. One worker makes its updates again, in
     their order, which gives the same bits."""
     cut: str | None = None
-    """Of `layer_separation`: name of the module that one worker computes, as `model.named_modules()` tells: the one
-    with most of the parameters."""
+    """Of `layer_separation`, which needs it: name of the module that one worker computes, as `model.named_modules()`
+    tells. Take the one with most of the parameters."""
     keepers: int = 1
     """Of `layer_separation`: so many workers compute that module, each for a part of the others; they sum their
     gradients of it. At most half of those that are there."""
@@ -106,10 +106,14 @@ class LocalUpdatesSpec:
                 f"is for method: streaming_diloco, and is at least 0 and below 1; got {self.mix}",
             ),
             (
-                self.delay == 0 or (self.method == "streaming_diloco" and 0 <= self.delay < self.sync_every),
+                self.delay == 0 or self.method == "streaming_diloco",
                 "delay",
-                f"is for method: streaming_diloco, and at least 0 and below sync_every ({self.sync_every}), the "
-                f"updates of a step; got {self.delay}",
+                f"{self.method} exchanges no fragments; say method: streaming_diloco, or leave it out",
+            ),
+            (
+                self.delay == 0 or self.method != "streaming_diloco" or 0 <= self.delay < self.sync_every,
+                "delay",
+                f"must be at least 0 and below sync_every ({self.sync_every}), the updates of a step; got {self.delay}",
             ),
             (
                 self.backups == 0 or (self.method == "synchronous" and self.backups > 0),
@@ -133,9 +137,15 @@ class LocalUpdatesSpec:
                 f"{self.method} has no order of its own that could be repeated; leave it out",
             ),
             (
-                (self.cut is not None) == (self.method == "layer_separation"),
+                self.cut is not None or self.method != "layer_separation",
                 "cut",
-                "names the module that layer_separation gives to one worker: say both, or neither",
+                "is missing: layer_separation gives one worker the module that it names; take the one with most of the "
+                "parameters, as model.named_modules() tells",
+            ),
+            (
+                self.cut is None or self.method == "layer_separation",
+                "cut",
+                f"{self.method} separates no layers; say method: layer_separation, or leave it out",
             ),
             (
                 self.keepers == 1 or (self.method == "layer_separation" and self.keepers > 1),

@@ -75,10 +75,54 @@ def test_separated_layers_are_planned_where_the_profile_tells_what_goes_over_the
     assert int(told[1]) > 1
     assert not any("keepers" in one for one in planned(FAST, slow_back, **separated).sentences)
     del separated["local_updates"]["keepers"]
-    separated["local_updates"]["cut"] = "head"
-    elsewhere = planned(FAST, wide, **separated)
-    (refused,) = [one for one in elsewhere.refused if one.name == "layer_separation"]
-    assert refused.reason == "the profile has no layers on both sides of 'head', which is local_updates.cut"
+
+
+@pytest.mark.parametrize(
+    ("cut", "layers", "message"),
+    [
+        ("head", ("first", "last"), "no module 'head' with parameters; it has first, last: take the one with most"),
+        ("body.2", ("body.0", "body.1"), "no module 'body.2' with parameters; it has body.0, body.1: take the one"),
+        ("body", ("body.0", "body.1"), "no module outside of 'body' has parameters: take a part of it"),
+        ("body", ("model.body.0", "model.body.1"), "no module outside of 'body' has parameters: take a part of it"),
+    ],
+)
+def test_a_cut_that_separates_nothing_is_an_error(cut: str, layers: tuple[str, str], message: str) -> None:
+    named = replace(
+        MODEL, layers=tuple(replace(one, name=name) for one, name in zip(MODEL.layers, layers, strict=True))
+    )
+    with pytest.raises(SpecError, match=f"local_updates.cut: .*{message}"):
+        planned(FAST, named, reproducible=False, local_updates={"method": "layer_separation", "cut": cut})
+
+
+def test_a_profile_of_another_program_is_told() -> None:
+    def told(program: str) -> list[str]:
+        return [one for one in planned(FAST, replace(MODEL, program=program)).sentences if "The profile is of" in one]
+
+    assert told("other.py:train") == [
+        "The profile is of other.py:train, and this is train.py:train: `rubato profile` measures that."
+    ]
+    assert told("train.py:train") == told("") == []
+
+
+def test_what_a_delay_hides_is_told() -> None:
+    def told(link: Link) -> str:
+        local = {"method": "streaming_diloco", "sync_every": 8, "fragments": 2}
+        batch = {"global_size": 512, "num_microbatches": 8}
+        found = planned(
+            link, reproducible=False, batch=batch, local_updates=local, workers={"initial": 8, "min": 8, "max": 8}
+        )
+        (sentence,) = [one for one in found.sentences if "local_updates.delay" in one]
+        return sentence
+
+    slow = re.fullmatch(
+        r"The exchange of a fragment takes .+ ms, and an update .+ ms: local_updates.delay: (\d) would make a step "
+        r"(.+) times as fast as none.",
+        told(Link(1e-4, 1e7)),
+    )
+    assert slow is not None
+    assert 1 <= int(slow[1]) <= 7
+    assert float(slow[2]) > 1
+    assert told(Link(0.0, 1e15)).endswith("would save next to nothing (local_updates.delay).")
 
 
 def test_on_a_fast_link_many_workers_pay_and_on_a_slow_one_none_does() -> None:
