@@ -48,6 +48,7 @@ STRATEGIES = [
     Strategy(algorithm="ring"),
     Strategy(algorithm="tree"),
     Strategy(algorithm="halving_doubling"),
+    Strategy(algorithm="native"),
     Strategy(servers=1),
     Strategy(method="fp16"),
     Strategy(method="bf16"),

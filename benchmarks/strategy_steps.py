@@ -53,17 +53,25 @@ LOCAL = [
     Strategy(local="local_sgd", sync_every=8),
     Strategy(local="diloco", sync_every=8),
     Strategy(local="streaming_diloco", sync_every=8, fragments=4),
+    Strategy(local="streaming_diloco", sync_every=8, fragments=4, delay=4),
     Strategy(local="synchronous", sync_every=4),
     Strategy(local="asynchronous", sync_every=32),
 ]
 """A step of these is many updates."""
 WAYS = [*STRATEGIES, *LOCAL]
-NAMES = [name_of(one) for one in WAYS]
 LOCAL_BATCH: dict[str, Any] = {"global_size": 512, "num_microbatches": 4}
 SYNCHRONOUS_BATCH: dict[str, Any] = {**LOCAL_BATCH, "global_size": 256}
 """Its steps take longest: an update of 64 samples, as the others have them, takes all workers' vectors to and fro."""
 LIKE_TOPK = ("hierarchical_topk", "threshold")
 """Profiles have no time of these, as no plan is made of them; they look for large elements likewise."""
+
+
+def label(strategy: Strategy) -> str:
+    """What a way to train is called in tables and flags."""
+    return name_of(strategy) + (f" with a delay of {strategy.delay}" if strategy.delay else "")
+
+
+NAMES = [label(one) for one in WAYS]
 
 
 def spec(**fields: Any) -> dict[str, Any]:
@@ -94,8 +102,14 @@ def fields_of(strategy: Strategy) -> dict[str, Any]:
     """Of the spec of a job that trains by it."""
     if strategy.local == "none":
         return {"aggregation": spec_of(strategy)}
-    told = {"method": strategy.local, "sync_every": strategy.sync_every, "fragments": strategy.fragments}
-    return {"local_updates": told}
+    return {
+        "local_updates": {
+            "method": strategy.local,
+            "sync_every": strategy.sync_every,
+            "fragments": strategy.fragments,
+            "delay": strategy.delay,
+        }
+    }
 
 
 def steps_of(step_s: float) -> int:
@@ -149,13 +163,13 @@ def _table(
     ratios: list[float],
 ) -> str:
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
-    cells: dict[str, list[str]] = {name_of(one): [] for one in ways}
+    cells: dict[str, list[str]] = {label(one): [] for one in ways}
     for link in links:
         seen = measure(profile, workers, link, kept, ways)
         for strategy, seconds in zip(ways, seen, strict=True):
             told = predicted_s(profile, workers, link, strategy)
             ratios.append(seconds / told)
-            cells[name_of(strategy)].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
+            cells[label(strategy)].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
@@ -168,15 +182,15 @@ def measure(
         net: Network | None = None
         seen = []
         for strategy in ways:
-            if (seconds := kept.get(place, name_of(strategy))) is None:
+            if (seconds := kept.get(place, label(strategy))) is None:
                 net = net or stack.enter_context(emulate(workers, link))
                 batch = batch_of(strategy)
                 share = BATCH["global_size"] / batch["global_size"]
                 told = predicted_s(profile, workers, link, strategy)
                 fields, steps = {"batch": batch, **fields_of(strategy)}, steps_of(told / share)
                 seconds = share * train(net, workers, fields, steps, machines_of(strategy, workers))
-                kept.put(place, name_of(strategy), seconds)
-                print(f"{name_of(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
+                kept.put(place, label(strategy), seconds)
+                print(f"{label(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
             seen.append(seconds)
         return seen
 
@@ -222,7 +236,7 @@ def main() -> int:
     try:
         with nothing_left_behind():
             profile = profile_of_program()
-            ways = [one for one in WAYS if name_of(one) in flags.only]
+            ways = [one for one in WAYS if label(one) in flags.only]
             text = tables(profile, flags.workers, links_of(flags), kept, ways)
     except NoNamespaces as error:
         print(f"steps are NOT measured here: {error}", file=sys.stderr)

@@ -20,6 +20,7 @@ from benchmarks.strategy_steps import (
     WAYS,
     batch_of,
     fields_of,
+    label,
     links_of,
     parser,
     steps_of,
@@ -56,7 +57,7 @@ def test_all_that_a_spec_may_name_is_measured() -> None:
         spec = parse_spec({**spec_fields(workers=FOUR), "batch": batch_of(one), **fields_of(one)})
         assert (spec.local_updates.method, spec.local_updates.sync_every) == (one.local, one.sync_every)
         assert one.local != "none" or spec.aggregation.name == name_of(one)
-        assert spec.local_updates.fragments == one.fragments
+        assert (spec.local_updates.fragments, spec.local_updates.delay) == (one.fragments, one.delay)
 
 
 def train_at_once(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], int]]:
@@ -80,15 +81,15 @@ def test_of_a_link_that_was_measured_only_the_ways_that_are_new_are(
     trained = train_at_once(monkeypatch)
     file, link, new = tmp_path / "kept.json", Emulated(10, 0), {"threshold", "diloco", "synchronous"}
     older = Kept[float](file, {"workers": WORKERS})
-    for name in {name_of(one) for one in WAYS} - new:
+    for name in {label(one) for one in WAYS} - new:
         older.put("10 Mb/s, 0 ms", name, 2.5)
     told = tables(PROFILE, WORKERS, [link], Kept(file, {"workers": WORKERS}))
     assert [fields for fields, _ in trained] == [
-        {"batch": batch_of(one), **fields_of(one)} for one in WAYS if name_of(one) in new
+        {"batch": batch_of(one), **fields_of(one)} for one in WAYS if label(one) in new
     ]
     assert told.count("2500, ") == len(WAYS) - len(new)
     now = Kept[float](file, {"workers": WORKERS})
-    found = {name_of(one): now.get("10 Mb/s, 0 ms", name_of(one)) for one in WAYS}
+    found = {label(one): now.get("10 Mb/s, 0 ms", label(one)) for one in WAYS}
     assert {name for name, seconds in found.items() if seconds == 2.5} == found.keys() - new
     assert {name: found[name] for name in new} == {"threshold": 1.0, "diloco": 1 / 8, "synchronous": 1 / 4}
 
@@ -96,7 +97,7 @@ def test_of_a_link_that_was_measured_only_the_ways_that_are_new_are(
 def test_some_ways_alone_may_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     trained = train_at_once(monkeypatch)
     only = parser().parse_args(["--only", "diloco,ring"]).only
-    told = tables(PROFILE, WORKERS, [Emulated(50, 2)], Kept(None, {}), [one for one in WAYS if name_of(one) in only])
+    told = tables(PROFILE, WORKERS, [Emulated(50, 2)], Kept(None, {}), [one for one in WAYS if label(one) in only])
     assert len(trained) == 2
     assert told.count("| `ring` | 1000, ") == told.count("| `diloco` | 125, ") == 1
 
@@ -109,7 +110,7 @@ def test_each_latency_has_a_table_and_the_ratio_is_over_all(monkeypatch: pytest.
     kept.put("10 Mb/s, 0 ms", "auto", 2.5)
     told = tables(PROFILE, 4, links, kept)
     assert told.count("| strategy | 10 Mb/s: measured, predicted | 100 Mb/s: measured, predicted |") == 2
-    names = [name_of(one) for one in WAYS]
+    names = [label(one) for one in WAYS]
     assert all(told.count(f"| `{name}` | ") == 2 for name in names)
     assert "Latency 5 ms one way:" in told
     assert "| `auto` | 2500, " in told
