@@ -139,16 +139,32 @@ def train(
 
 
 def tables(
-    profile: Profile, workers: int, links: Sequence[Emulated], kept: Kept[float], ways: Sequence[Strategy] = WAYS
+    profile: Profile,
+    workers: int,
+    links: Sequence[Emulated],
+    kept: Kept[float],
+    ways: Sequence[Strategy] = WAYS,
+    *,
+    measures: bool = True,
 ) -> str:
     """Milliseconds of so many samples as a step has, measured and predicted: a table for each latency; their ratio.
 
-    Args:    kept: what it has is not measured again, and what is measured it keeps.
+    Args:
+        kept: what it has is not measured again, and what is measured it keeps.
+        measures: else what it lacks is left out.
     """
     ratios: list[float] = []
     parts = [
         f"Latency {latency_ms:g} ms one way:\n\n"
-        + _table(profile, workers, [link for link in links if link.latency_ms == latency_ms], kept, ways, ratios)
+        + _table(
+            profile,
+            workers,
+            [link for link in links if link.latency_ms == latency_ms],
+            kept,
+            ways,
+            ratios,
+            measures=measures,
+        )
         for latency_ms in dict.fromkeys(link.latency_ms for link in links)
     ]
     return "\n\n".join([*parts, f"Measured against predicted: {apart(ratios)}."])
@@ -161,28 +177,35 @@ def _table(
     kept: Kept[float],
     ways: Sequence[Strategy],
     ratios: list[float],
+    *,
+    measures: bool,
 ) -> str:
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
     cells: dict[str, list[str]] = {label(one): [] for one in ways}
     for link in links:
-        seen = measure(profile, workers, link, kept, ways)
-        for strategy, seconds in zip(ways, seen, strict=True):
-            told = predicted_s(profile, workers, link, strategy)
-            ratios.append(seconds / told)
-            cells[label(strategy)].append(f"{1e3 * seconds:.0f}, {1e3 * told:.0f}")
+        if measures:
+            measure(profile, workers, link, kept, ways)
+        for strategy in ways:
+            told, seconds = predicted_s(profile, workers, link, strategy), kept.get(_place(link), label(strategy))
+            if seconds is not None:
+                ratios.append(seconds / told)
+            here = "not measured" if seconds is None else f"{1e3 * seconds:.0f}"
+            cells[label(strategy)].append(f"{here}, {1e3 * told:.0f}")
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
-def measure(
-    profile: Profile, workers: int, link: Emulated, kept: Kept[float], ways: Sequence[Strategy] = WAYS
-) -> list[float]:
-    """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured."""
-    place = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
+def _place(link: Emulated) -> str:
+    """As it is kept."""
+    return f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
+
+
+def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[float], ways: Sequence[Strategy] = WAYS) -> None:
+    """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured, and kept."""
+    place = _place(link)
     with ExitStack() as stack:
         net: Network | None = None
-        seen = []
         for strategy in ways:
-            if (seconds := kept.get(place, label(strategy))) is None:
+            if kept.get(place, label(strategy)) is None:
                 net = net or stack.enter_context(emulate(workers, link))
                 batch = batch_of(strategy)
                 share = BATCH["global_size"] / batch["global_size"]
@@ -191,8 +214,6 @@ def measure(
                 seconds = share * train(net, workers, fields, steps, machines_of(strategy, workers))
                 kept.put(place, label(strategy), seconds)
                 print(f"{label(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
-            seen.append(seconds)
-        return seen
 
 
 def predicted_s(profile: Profile, workers: int, link: Emulated, strategy: Strategy) -> float:
@@ -220,6 +241,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5], help="0,2,5; one way")
     parser.add_argument("--only", type=words(NAMES), default=NAMES, help="these ways to train: ring,topk,local_sgd")
     add_json_flag(parser)
+    parser.add_argument("--kept-only", action="store_true", help="measure nothing more: say of what --json lacks so")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     return parser
 
@@ -237,7 +259,7 @@ def main() -> int:
         with nothing_left_behind():
             profile = profile_of_program()
             ways = [one for one in WAYS if label(one) in flags.only]
-            text = tables(profile, flags.workers, links_of(flags), kept, ways)
+            text = tables(profile, flags.workers, links_of(flags), kept, ways, measures=not flags.kept_only)
     except NoNamespaces as error:
         print(f"steps are NOT measured here: {error}", file=sys.stderr)
         return 1

@@ -102,6 +102,15 @@ def test_some_ways_alone_may_be_measured(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told.count("| `ring` | 1000, ") == told.count("| `diloco` | 125, ") == 1
 
 
+def test_what_was_not_measured_yet_may_be_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, kept = train_at_once(monkeypatch), Kept[float](None, {})
+    kept.put("50 Mb/s, 2 ms", "ring", 2.5)
+    told = tables(PROFILE, WORKERS, [Emulated(50, 2)], kept, measures=False)
+    assert trained == []
+    assert told.count("| `ring` | 2500, ") == 1
+    assert told.count("| not measured, ") == len(WAYS) - 1
+
+
 def test_each_latency_has_a_table_and_the_ratio_is_over_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whoever trains here takes one second a step, whatever the link; one is measured already."""
     trained = train_at_once(monkeypatch)
