@@ -49,7 +49,7 @@ def exchanges(workers: Sequence[int], links: Sequence[Emulated], rounds: int) ->
     for count in workers:
         for link in (None, *links):
             print(f"{count} workers, {_told(link)} ...", file=sys.stderr)
-            seen[count, link] = measure(count, link, rounds, EXCHANGES)
+            seen[count, link] = measure(count, link, rounds, EXCHANGES).seen
     heads = ["exchange", *(f"{count} workers, {_told(link)}" for count, link in seen)]
     rows = []
     for name in map(name_of, EXCHANGES):

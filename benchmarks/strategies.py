@@ -29,6 +29,7 @@ from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers, words
 from benchmarks.machine import machine, today, versions
 from rubato.planner.links import Link
+from rubato.planner.measured import link_of
 from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.options import name_of
 from rubato.planner.profile import Layer, Profile
@@ -40,6 +41,8 @@ SHAPES = [[512, 512], [512], [256, 512], [256], [10, 256], [10]]
 DENSITY, RANK = 0.01, 4
 MACHINES = 2
 """Of `hierarchical_topk`."""
+PROBES = 3
+"""Of the links: what a job of the recipe `measure-links` does in so many steps."""
 LOW, MOST = 1e-9, 0.1
 """A threshold that more elements reach than may travel in a step, and the share of these, as `strategies.threshold` has
 it."""
@@ -132,17 +135,26 @@ def emulate(workers: int, link: Emulated | None) -> Iterator[Network]:
         yield net
 
 
-def measure(
-    workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy] = STRATEGIES
-) -> dict[str, Seen]:
+@dataclass(frozen=True)
+class Measured:
+    """On links of one kind."""
+
+    link: Link
+    """As a probe found them, like a job of the recipe `measure-links`."""
+    seen: dict[str, Seen]
+    """By strategy."""
+
+
+def measure(workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy] = STRATEGIES) -> Measured:
     """Each strategy on links of a kind; None: without a limit."""
     found: dict[str, Seen] = {}
     with emulate(workers, link) as net:
+        probed = exchange(net, workers, {}, SHAPES, rounds, probes=PROBES, timeout_s=3600.0)[0][""]
         for machines in dict.fromkeys(machines_of(one, workers) for one in strategies):
             specs = {name_of(one): spec_of(one) for one in strategies if machines_of(one, workers) == machines}
             answers = exchange(net, workers, specs, SHAPES, rounds, machines=machines, timeout_s=3600.0)
             found |= {name: _seen([answer[name] for answer in answers]) for name in specs}
-    return found
+    return Measured(link_of(probed), found)
 
 
 def _seen(answers: Sequence[dict[str, Any]]) -> Seen:
@@ -159,13 +171,16 @@ def _slowest(rounds: Sequence[Sequence[float]]) -> float:
     return float(statistics.median(map(max, zip(*rounds, strict=True))))
 
 
-def tables(free: dict[str, Seen], limited: dict[Emulated, dict[str, Seen]], workers: int) -> str:
-    """Measured and predicted, in milliseconds, two tables for each latency; the ratio of both, over all."""
+def tables(free: dict[str, Seen], limited: dict[Emulated, Measured], workers: int) -> str:
+    """Measured and predicted, in milliseconds, two tables for each latency; the ratio of both, over all.
+
+    Messages are predicted from what was probed of the links; what is computed besides takes as long as without a limit.
+    """
     parts: list[str] = []
     off: list[float] = []
     off_alone: list[float] = []
     for latency_ms in dict.fromkeys(link.latency_ms for link in limited):
-        links = {link: seen for link, seen in limited.items() if link.latency_ms == latency_ms}
+        links = {link: one for link, one in limited.items() if link.latency_ms == latency_ms}
         parts.append(f"Latency {latency_ms:g} ms one way:")
         for head, seconds, ratios in (("exchange", SECONDS, off), ("its messages alone", MESSAGES_S, off_alone)):
             parts.append(_table(head, free, links, workers, seconds, ratios))
@@ -182,7 +197,7 @@ def apart(ratios: Sequence[float]) -> str:
 def _table(
     head: str,
     free: dict[str, Seen],
-    limited: dict[Emulated, dict[str, Seen]],
+    limited: dict[Emulated, Measured],
     workers: int,
     seconds: Callable[[Seen], float],
     ratios: list[float],
@@ -194,10 +209,11 @@ def _table(
         if name not in free:
             continue
         cells = [f"`{name}`", f"{free[name].sent / 1e3:.0f}", f"{1e3 * seconds(free[name]):.0f}"]
-        for link, seen in limited.items():
-            predicted = seconds(free[name]) + exchange_s(strategy, PROFILE, workers, link.as_planned)
-            ratios.append(seconds(seen[name]) / predicted)
-            cells.append(f"{1e3 * seconds(seen[name]):.0f}, {1e3 * predicted:.0f}")
+        computed_s = max(0.0, seconds(free[name]) - free[name].messages_s)
+        for one in limited.values():
+            predicted = computed_s + exchange_s(strategy, PROFILE, workers, one.link)
+            ratios.append(seconds(one.seen[name]) / predicted)
+            cells.append(f"{1e3 * seconds(one.seen[name]):.0f}, {1e3 * predicted:.0f}")
         rows.append(cells)
     return markdown_table(heads, rows)
 
@@ -214,7 +230,7 @@ def main() -> int:
     chosen = [one for one in STRATEGIES if name_of(one) in flags.only]
     load = os.getloadavg()[0]
     try:
-        free = measure(flags.workers, None, flags.rounds, chosen)
+        free = measure(flags.workers, None, flags.rounds, chosen).seen
         limited = {}
         for link in (Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit):
             print(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms ...", file=sys.stderr)

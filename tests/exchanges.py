@@ -27,6 +27,7 @@ def exchange(
     rounds: int,
     *,
     machines: Sequence[int] | None = None,
+    probes: int = 0,
     timeout_s: float = 200.0,
 ) -> list[dict[str, Any]]:
     """By rank, what each says of each strategy.
@@ -35,10 +36,11 @@ def exchange(
         aggregations: by a name, as in a job spec.
         shapes: of the parameters.
         machines: by rank, the number of the namespace it is in; None: each has one of its own.
+        probes: so often the links are measured first; what rank 0 finds is told under the empty name.
     """
     machines = machines or range(1, workers + 1)
     names = [net.address(number) for number in machines]
-    request = {"shapes": shapes, "rounds": rounds, "aggregations": aggregations, "hosts": names}
+    request = {"shapes": shapes, "rounds": rounds, "aggregations": aggregations, "probes": probes, "hosts": names}
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with ExitStack() as stack:
         processes = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -160,6 +161,7 @@ def outcomes(world: int, play: Callable[[int], R]) -> list[R | BaseException]:
             results[rank] = play(rank)
         except BaseException as error:
             results[rank] = error
+            traceback.print_exc()  # the others may wait for this rank for ever, and nobody raise it
 
     # Not a pool: at the timeout of a test it would wait for the rank that waits for ever.
     ranks = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(world)]

@@ -2,11 +2,12 @@
 
 python exchanges.py RANK WORLD HOST:PORT INTERFACE REQUEST
 
-REQUEST is JSON: `shapes` of the parameters, `rounds`, `aggregations` by name, and by rank the `hosts`: equal for those
-on one machine, which share its interface. Rank 0 opens the store. The answer is one line of JSON: by name the bytes
-that left the interface in a round, those that the strategy announced, the seconds of each round, a digest of what all
-took for the sum in the last one; and bytes and seconds of its messages alone, which are as many between the same ranks
-in the same order, with nothing computed.
+REQUEST is JSON: `shapes` of the parameters, `rounds`, `aggregations` by name, by rank the `hosts` (equal for those on
+one machine, which share its interface), and how many `probes` of the links come first. Rank 0 opens the store. The
+answer is one line of JSON: what was probed, under the empty name; and by name the bytes that left the interface in a
+round, those that the strategy announced, the seconds of each round, a digest of what all took for the sum in the last
+one, and bytes and seconds of its messages alone, which are as many between the same ranks in the same order, with
+nothing computed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rubato.engine.aggregation import compressor_of
 from rubato.engine.comm import Communicator, dist, form
 from rubato.strategies.layout import Layout, layout_of
 from rubato.strategies.peers import Collectives
+from rubato.strategies.probe import probe
 from rubato.wire.aggregation import AggregationSpec
 from rubato.wire.codec import from_json
 from rubato.wire.worker import GenerationRecord, Member, Origin
@@ -50,7 +52,7 @@ def main() -> None:
     comm = form(record, rank, job_id="exchanges", host=here, device=CPU, is_revoked=lambda: False)
     layout = layout_of_shapes(request["shapes"])
     vector = vector_of(rank, layout)
-    answer = {}
+    answer: dict[str, Any] = {"": [probe(comm, comm.hosts) for _ in range(request["probes"])]}
     for name, data in request["aggregations"].items():
         spec = from_json(AggregationSpec, data, strict=True)
         answer[name] = measure(comm, layout, vector, spec, request["rounds"], interface)

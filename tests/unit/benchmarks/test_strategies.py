@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import get_args
 
 from benchmarks.programs.exchanges import CPU, layout_of_shapes, vector_of
-from benchmarks.strategies import NAMES, PROFILE, SHAPES, STRATEGIES, Emulated, Seen, machines_of, spec_of, tables
+from benchmarks.strategies import (
+    NAMES,
+    PROFILE,
+    SHAPES,
+    STRATEGIES,
+    Emulated,
+    Measured,
+    Seen,
+    machines_of,
+    spec_of,
+    tables,
+)
 from rubato.engine.aggregation import compressor_of
+from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, exchange_s
 from rubato.planner.options import name_of
 from rubato.strategies.peers import Alone
@@ -18,14 +30,13 @@ WORKERS = 4
 COMPUTED_S, PASSED_S = 0.5, 0.25
 
 
-def seen_on(link: Emulated | None, times: float) -> dict[str, Seen]:
-    """The messages take what the link adds so many times; what is computed, nothing."""
-    told = {}
+def seen_on(link: Emulated | None, times: float) -> Measured:
+    """The messages take so many times as long as is predicted of the link; what is computed takes nothing there."""
+    told, probed = {}, link.as_planned if link else Link(0.0, 1e15)
     for one in STRATEGIES:
-        added = exchange_s(one, PROFILE, WORKERS, link.as_planned) if link else 0.0
-        messages_s = times * (PASSED_S + added)
+        messages_s = times * exchange_s(one, PROFILE, WORKERS, probed) if link else PASSED_S
         told[name_of(one)] = Seen(messages_s + (0.0 if link else COMPUTED_S), messages_s, 1000.0)
-    return told
+    return Measured(probed, told)
 
 
 def test_every_aggregation_is_measured() -> None:
@@ -53,7 +64,7 @@ def test_workers_of_one_strategy_share_machines() -> None:
 
 def test_what_is_computed_is_told_apart_from_the_messages() -> None:
     links = [Emulated(mbit, latency) for latency in (0, 5) for mbit in (10, 100)]
-    text = tables(seen_on(None, 1.0), {link: seen_on(link, 1.25) for link in links}, WORKERS)
+    text = tables(seen_on(None, 1.0).seen, {link: seen_on(link, 1.25) for link in links}, WORKERS)
     for latency in (0, 5):
         assert text.count(f"Latency {latency} ms one way:") == 1
     heads = "| sent, kB | no limit | 10 Mb/s: measured, predicted | 100 Mb/s: measured, predicted |"
