@@ -60,7 +60,8 @@ def probe(comm: Collectives, hosts: Sequence[int], tell: Callable[[], None] = la
             for _ in range(ROUNDS):
                 tell()
                 times.append(_time_of(comm, call, vector))
-            found[f"link_{name}_{title}_s"] = statistics.median(times)
+            # Waits for a core are no part of what it takes to start, and are as long as that.
+            found[f"link_{name}_{title}_s"] = min(times) if title == "small" else statistics.median(times)
     return found
 
 
