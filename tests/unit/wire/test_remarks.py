@@ -18,6 +18,15 @@ def compressed(**compression: Any) -> str:
     return said(reproducible=False, aggregation={"compression": compression})
 
 
+def separated(**packed: Any) -> str:
+    return said(
+        reproducible=False,
+        batch={"global_size": 128},
+        workers={"max": 4},
+        local_updates={"method": "layer_separation", "sync_every": 8, "cut": "classifier", **packed},
+    )
+
+
 def test_nothing_is_said_of_what_is_usual() -> None:
     assert said() == said(backend="ray_train", reproducible=False) == ""
 
@@ -104,41 +113,15 @@ def test_nothing_is_said_of_what_is_usual() -> None:
             ["One worker makes the 8 updates of a step, each of the gradients of all the others, and waits for none"],
         ),
         (
-            said(
-                reproducible=False,
-                batch={"global_size": 128},
-                workers={"max": 4},
-                local_updates={"method": "layer_separation", "sync_every": 8, "cut": "classifier"},
-            ),
+            separated(),
             ["One worker computes classifier for all, the others all layers before it: in a step they make 8 updates"],
         ),
         (
-            said(
-                reproducible=False,
-                batch={"global_size": 128},
-                workers={"max": 4},
-                local_updates={
-                    "method": "layer_separation",
-                    "sync_every": 8,
-                    "cut": "classifier",
-                    "cut_format": "int8",
-                },
-            ),
+            separated(cut_format="int8"),
             ["With cut_format: int8 numbers are rounded where they travel, and one worker alone rounds none"],
         ),
         (
-            said(
-                reproducible=False,
-                batch={"global_size": 128},
-                workers={"max": 4},
-                local_updates={
-                    "method": "layer_separation",
-                    "sync_every": 8,
-                    "cut": "classifier",
-                    "cut_format": "bf16",
-                    "front_format": "bf16",
-                },
-            ),
+            separated(cut_format="bf16", front_format="bf16"),
             ["With cut_format: bf16 and front_format: bf16 numbers are rounded where they travel, and one worker"],
         ),
         (
