@@ -25,7 +25,8 @@ class Errand:
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             self._stream.wait_stream(torch.cuda.current_stream(device))
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
 
     def result(self) -> torch.Tensor:
         """Block until it is over.
@@ -39,8 +40,8 @@ class Errand:
         return outcome
 
     def wait(self) -> None:
-        """Block until it is over, whatever became of it."""
-        concurrent.futures.wait([self._outcome])
+        """Block until its thread is over, whatever became of it."""
+        self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -218,18 +218,13 @@ class Streaming(Keeping):
             self._heard = errand.result()
             return
         if self._parcel is None or self._parcel.step != step:
-            self._parcel = self._parcel_of(vector_L, step)
+            own = self._behind(self._own_weights()[self._place(step % self._fragments)], vector_L, step)
+            self._parcel = Parcel(step, own, self.share, self._touched_in(vector_L))
         self._heard = self._sending(comm, self._parcel, tell)()
 
-    def _parcel_of(self, vector_L: torch.Tensor, step: int) -> Parcel:
-        """What there is to be told at the end of a step."""
-        return Parcel(step, self._own_behind(vector_L, step), self.share, self._touched_in(vector_L))
-
-    def _own_behind(self, vector_L: torch.Tensor, step: int) -> torch.Tensor:
-        """This worker's weights of the fragment, behind the updates of a step."""
-        place = self._place(step % self._fragments)
-        begun = self._own_weights()[place]
-        return begun - vector_L[place] / self.share if self.share else begun
+    def _behind(self, begun: torch.Tensor, vector_L: torch.Tensor, step: int) -> torch.Tensor:
+        """This worker's weights of the fragment behind the updates of a step, which it has begun with these."""
+        return begun - vector_L[self._place(step % self._fragments)] / self.share if self.share else begun
 
     def _sending(self, comm: Collectives, parcel: Parcel, tell: Callable[[], object]) -> Callable[[], torch.Tensor]:
         """What exchanges it, for the sum of: the way from own to t, weighted; flags by parameter; the weight."""
@@ -256,16 +251,18 @@ class Streaming(Keeping):
         if not are_finite:
             self._pending = Pending(step, sum_over(comm, vector_L), share, touched, None)
             return self._pending.total, False
+        fragment = step % self._fragments
+        place = self._place(fragment)
+        begun = self._own_weights()[place]
+        own = self._behind(begun, vector_L, step)
         if parcel is None or told is None:
-            parcel = self._parcel_of(vector_L, step)
+            parcel = Parcel(step, own, share, touched)
             told = self._sending(comm, parcel, lambda: None)()
         total, weights = self._of_own(vector_L, self.whole), float(told[-1])
         if not is_finite(told) or not weights or not self.whole:
             self._pending = Pending(step, total, share, touched, None)
             return total, is_finite(told)
-        fragment = step % self._fragments
-        place = self._place(fragment)
-        begun, since = self._own_weights()[place], self._own_behind(vector_L, step) - parcel.own
+        since = own - parcel.own
         before = self._shared[place], self._momentum[place]
         momentum = before[1].clone() if self._outer.momentum else None
         shared = before[0] - self._outer.lr * self._outer.direction(told[: len(since)] / weights, momentum)
