@@ -6,20 +6,23 @@ import concurrent.futures
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 
+T = TypeVar("T")
 
-class Errand:
+
+class Errand(Generic[T]):
     """One call on its way. On a GPU it has a stream of its own, behind all that was asked for before.
 
     A thread for each: it takes over how the starting thread rounds (flushing denormals to zero).
 
-    Args:    call: gives a tensor on the device.
+    Args:    call: of what it gives, a tensor is on the device.
     """
 
-    def __init__(self, name: str, device: torch.device, call: Callable[[], torch.Tensor]) -> None:
-        self._outcome: concurrent.futures.Future[torch.Tensor] = concurrent.futures.Future()
+    def __init__(self, name: str, device: torch.device, call: Callable[[], T]) -> None:
+        self._outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._call = call
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
@@ -28,7 +31,7 @@ class Errand:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def result(self) -> torch.Tensor:
+    def result(self) -> T:
         """Block until it is over.
 
         Raises:  whatever the call has raised.
@@ -36,7 +39,8 @@ class Errand:
         outcome = self._outcome.result()
         if self._stream is not None:
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
-            outcome.record_stream(torch.cuda.current_stream(self._stream.device))
+            if isinstance(outcome, torch.Tensor):
+                outcome.record_stream(torch.cuda.current_stream(self._stream.device))
         return outcome
 
     def wait(self) -> None:

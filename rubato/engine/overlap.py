@@ -10,13 +10,13 @@ exchange once more.
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rubato.engine.buckets import Bucket
+from rubato.engine.errand import Errand
 from rubato.engine.flat import FlatLayout
 from rubato.engine.reduction import Reduction
 from rubato.engine.tree import Node
@@ -29,10 +29,7 @@ class Ahead:
         self._reduction = reduction
         self._nodes = nodes
         self._ready: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        self._failure: Exception | None = None
-        # A thread for each step: it takes over how the starting thread rounds (flushing denormals to zero).
-        self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
-        self._thread.start()
+        self._errand = Errand("exchange", torch.device("cpu"), self._work)
 
     def let(self) -> None:
         """The next bucket is complete."""
@@ -43,22 +40,18 @@ class Ahead:
 
         Raises:  GenerationLost, ProtocolError: as `Exchange.reduce`.
         """
-        self.wait()
-        if self._failure is not None:
-            raise self._failure
-        return self._reduction
+        self._ready.put(False)
+        return self._errand.result()
 
     def wait(self) -> None:
         """Block until the thread is over, whatever became of it."""
         self._ready.put(False)
-        self._thread.join()
+        self._errand.wait()
 
-    def _work(self) -> None:
-        try:
-            while self._ready.get():
-                self._reduction.next(self._nodes)
-        except Exception as error:
-            self._failure = error
+    def _work(self) -> Reduction:
+        while self._ready.get():
+            self._reduction.next(self._nodes)
+        return self._reduction
 
 
 class Overlap:

@@ -109,7 +109,7 @@ class Streaming(Keeping):
         """So many updates before the end of a step its fragment is told."""
         self._parcel: Parcel | None = None
         """Of the present step, where it was taken before its end."""
-        self._errand: Errand | None = None
+        self._errand: Errand[torch.Tensor] | None = None
         """The exchange of the parcel, where it is under way."""
         self._heard: torch.Tensor | None = None
         """What has come of it."""
