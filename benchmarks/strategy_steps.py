@@ -4,7 +4,7 @@ python -m benchmarks.strategy_steps [--workers 4] [--mbit 10,50,100] [--latency-
     [--json FILE] [--write]
 
 All nine links take two hours, `--mbit 50 --latency-ms 0,5` a third of one hour. `--json FILE` keeps each value as it is
-measured, and what it has already is not measured again.
+measured, the profile too, and what it has already is not measured again.
 Real training processes in network namespaces, led as `rubato run` leads them. Passes take a time of their own (they
 sleep), as the cores here are too few for four workers; links are emulated as in `benchmarks.strategies`. The planner
 knows the profile, and of the links what they are limited to. Needs root, and `ip` and `tc` of iproute2.
@@ -36,12 +36,12 @@ from rubato.planner.options import name_of
 from rubato.planner.predict import predict
 from rubato.planner.profile import Profile
 from rubato.testing import LocalJob
-from rubato.wire.codec import from_json
+from rubato.wire.codec import from_json, to_json
 from tests.network import COMMAND, MACHINES, NAMESPACES, Network, NoNamespaces
 
 PROGRAM = Path(__file__).parent / "programs" / "paced.py"
-STEPS, LEAST = 30, 6
-"""Of a job; fewer where they take long."""
+STEPS, LEAST, LEAST_LOCAL = 30, 6, 3
+"""Of a job; fewer where they take long, fewest where each is many updates."""
 LONG_S = 20.0
 """So long a job trains, if that is more than the fewest steps."""
 WARM = 1 / 3
@@ -62,6 +62,8 @@ WAYS = [*STRATEGIES, *LOCAL]
 LOCAL_BATCH: dict[str, Any] = {"global_size": 512, "num_microbatches": 4}
 SYNCHRONOUS_BATCH: dict[str, Any] = {**LOCAL_BATCH, "global_size": 256}
 """Its steps take longest: an update of 64 samples, as the others have them, takes all workers' vectors to and fro."""
+_PROFILE = ("one worker", "profile")
+"""As it is kept."""
 LIKE_TOPK = ("hierarchical_topk", "threshold")
 """Profiles have no time of these, as no plan is made of them; they look for large elements likewise."""
 
@@ -83,6 +85,16 @@ def spec(**fields: Any) -> dict[str, Any]:
         "reproducible": False,
         **fields,
     }
+
+
+def profile_kept(kept: Kept[Any]) -> Profile:
+    """The one that all of a table is predicted from, though it be measured in several runs."""
+    found = kept.get(*_PROFILE)
+    if found is None:
+        profile = profile_of_program()
+        kept.put(*_PROFILE, to_json(profile))
+        return profile
+    return from_json(Profile, found, strict=True)
 
 
 def profile_of_program(function: str = "train") -> Profile:
@@ -112,9 +124,9 @@ def fields_of(strategy: Strategy) -> dict[str, Any]:
     }
 
 
-def steps_of(step_s: float) -> int:
-    """How many steps a job makes, where one is predicted to take so long."""
-    return min(STEPS, max(LEAST, round(LONG_S / step_s)))
+def steps_of(strategy: Strategy, step_s: float) -> int:
+    """How many steps a job makes that trains by it, where one is predicted to take so long."""
+    return min(STEPS, max(LEAST if strategy.local == "none" else LEAST_LOCAL, round(LONG_S / step_s)))
 
 
 def train(
@@ -142,7 +154,7 @@ def tables(
     profile: Profile,
     workers: int,
     links: Sequence[Emulated],
-    kept: Kept[float],
+    kept: Kept[Any],
     ways: Sequence[Strategy] = WAYS,
     *,
     measures: bool = True,
@@ -174,7 +186,7 @@ def _table(
     profile: Profile,
     workers: int,
     links: Sequence[Emulated],
-    kept: Kept[float],
+    kept: Kept[Any],
     ways: Sequence[Strategy],
     ratios: list[float],
     *,
@@ -199,7 +211,7 @@ def _place(link: Emulated) -> str:
     return f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
 
 
-def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[float], ways: Sequence[Strategy] = WAYS) -> None:
+def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[Any], ways: Sequence[Strategy] = WAYS) -> None:
     """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured, and kept."""
     place = _place(link)
     with ExitStack() as stack:
@@ -210,7 +222,7 @@ def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[float], w
                 batch = batch_of(strategy)
                 share = BATCH["global_size"] / batch["global_size"]
                 told = predicted_s(profile, workers, link, strategy)
-                fields, steps = {"batch": batch, **fields_of(strategy)}, steps_of(told / share)
+                fields, steps = {"batch": batch, **fields_of(strategy)}, steps_of(strategy, told / share)
                 seconds = share * train(net, workers, fields, steps, machines_of(strategy, workers))
                 kept.put(place, label(strategy), seconds)
                 print(f"{label(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
@@ -254,10 +266,10 @@ def links_of(flags: argparse.Namespace) -> list[Emulated]:
 def main() -> int:
     flags = parser().parse_args()
     load = os.getloadavg()[0]
-    kept = Kept[float](flags.json, {"workers": flags.workers, "machine": processor(), "cores": os.cpu_count()})
+    kept = Kept[Any](flags.json, {"workers": flags.workers, "machine": processor(), "cores": os.cpu_count()})
     try:
         with nothing_left_behind():
-            profile = profile_of_program()
+            profile = profile_kept(kept)
             ways = [one for one in WAYS if label(one) in flags.only]
             text = tables(profile, flags.workers, links_of(flags), kept, ways, measures=not flags.kept_only)
     except NoNamespaces as error:
@@ -268,7 +280,7 @@ def main() -> int:
         f"parameters, {BATCH['global_size']} samples a step of {2e3 * SAMPLE_S:g} ms (with updates of their own "
         f"{LOCAL_BATCH['global_size']}, `synchronous` {SYNCHRONOUS_BATCH['global_size']}, told by "
         f"{BATCH['global_size']}); {ASSUMED}, and both are predicted to compute as long as `topk`; links emulated; "
-        f"milliseconds, medians of the last two thirds of {LEAST} to {STEPS} steps, in as many as {LONG_S:g} s have."
+        f"milliseconds, medians of the last two thirds of {LEAST_LOCAL} to {STEPS} steps, as many as {LONG_S:g} s have."
     )
     publish("strategy-steps", f"{head}\n\n{text}", writes=flags.write)
     return 0

@@ -15,6 +15,7 @@ from benchmarks.kept import Kept
 from benchmarks.strategies import PROFILE, Emulated
 from benchmarks.strategy_steps import (
     LEAST,
+    LEAST_LOCAL,
     LONG_S,
     STEPS,
     WAYS,
@@ -23,10 +24,12 @@ from benchmarks.strategy_steps import (
     label,
     links_of,
     parser,
+    profile_kept,
     steps_of,
     tables,
 )
 from benchmarks.strategy_steps import spec as spec_fields
+from rubato.planner.methods import Strategy
 from rubato.planner.options import name_of
 from rubato.wire.aggregation import Algorithm, Method
 from rubato.wire.local_updates import LocalMethod
@@ -45,8 +48,19 @@ def test_all_nine_links_are_measured_unless_others_are_named() -> None:
 
 @pytest.mark.parametrize(("step_s", "steps"), [(0.01, STEPS), (1.0, 20), (60.0, LEAST)])
 def test_of_long_steps_there_are_fewer(step_s: float, steps: int) -> None:
-    assert steps_of(step_s) == steps
+    assert steps_of(Strategy(), step_s) == steps
     assert steps * step_s <= max(LONG_S, LEAST * step_s)
+    of_many_updates = steps_of(Strategy(local="diloco", sync_every=8), step_s)
+    assert of_many_updates == (LEAST_LOCAL if step_s == 60.0 else steps)
+
+
+def test_all_of_a_table_is_predicted_from_one_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Though it be measured in two runs."""
+    file, profiles = tmp_path / "kept.json", [PROFILE]
+    monkeypatch.setattr(strategy_steps, "profile_of_program", profiles.pop)
+    assert profile_kept(Kept[Any](file, {})) == PROFILE
+    assert profile_kept(Kept[Any](file, {})) == PROFILE
+    assert not profiles, "it was measured once"
 
 
 def test_all_that_a_spec_may_name_is_measured() -> None:
@@ -80,7 +94,7 @@ def test_of_a_link_that_was_measured_only_the_ways_that_are_new_are(
     """The file is of a release with fewer ways, in the same terms."""
     trained = train_at_once(monkeypatch)
     file, link, new = tmp_path / "kept.json", Emulated(10, 0), {"threshold", "diloco", "synchronous"}
-    older = Kept[float](file, {"workers": WORKERS})
+    older = Kept[Any](file, {"workers": WORKERS})
     for name in {label(one) for one in WAYS} - new:
         older.put("10 Mb/s, 0 ms", name, 2.5)
     told = tables(PROFILE, WORKERS, [link], Kept(file, {"workers": WORKERS}))
@@ -88,7 +102,7 @@ def test_of_a_link_that_was_measured_only_the_ways_that_are_new_are(
         {"batch": batch_of(one), **fields_of(one)} for one in WAYS if label(one) in new
     ]
     assert told.count("2500, ") == len(WAYS) - len(new)
-    now = Kept[float](file, {"workers": WORKERS})
+    now = Kept[Any](file, {"workers": WORKERS})
     found = {label(one): now.get("10 Mb/s, 0 ms", label(one)) for one in WAYS}
     assert {name for name, seconds in found.items() if seconds == 2.5} == found.keys() - new
     assert {name: found[name] for name in new} == {"threshold": 1.0, "diloco": 1 / 8, "synchronous": 1 / 4}
@@ -103,7 +117,7 @@ def test_some_ways_alone_may_be_measured(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_was_not_measured_yet_may_be_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    trained, kept = train_at_once(monkeypatch), Kept[float](None, {})
+    trained, kept = train_at_once(monkeypatch), Kept[Any](None, {})
     kept.put("50 Mb/s, 2 ms", "ring", 2.5)
     told = tables(PROFILE, WORKERS, [Emulated(50, 2)], kept, measures=False)
     assert trained == []
@@ -115,7 +129,7 @@ def test_each_latency_has_a_table_and_the_ratio_is_over_all(monkeypatch: pytest.
     """Whoever trains here takes one second a step, whatever the link; one is measured already."""
     trained = train_at_once(monkeypatch)
     links = [Emulated(mbit, latency) for latency in (0, 5) for mbit in (10, 100)]
-    kept = Kept[float](tmp_path / "kept.json", {})
+    kept = Kept[Any](tmp_path / "kept.json", {})
     kept.put("10 Mb/s, 0 ms", "auto", 2.5)
     told = tables(PROFILE, 4, links, kept)
     assert told.count("| strategy | 10 Mb/s: measured, predicted | 100 Mb/s: measured, predicted |") == 2
