@@ -35,6 +35,9 @@ PIP_INSTALL: list[str | Path] = [
     "--no-compile",  # pip uses one core for that, for longer than it takes for all the rest
 ]
 
+LOADED = ("import rubato.engine.session", "import ray, api.app, jobs.controller, rubato.cli.app, pytest")
+"""Seconds of every first start, where it is not compiled yet."""
+
 
 class SetupError(Exception):
     """Set-up cannot go on; the message says what to do."""
@@ -154,18 +157,20 @@ def packages() -> Step:
 
 
 def install_packages() -> None:
-    """Install them, and compile them and torch on all cores."""
+    """Install them, and compile what all processes load."""
     pip_install(["--editable", f".[{EXTRAS}]"])
     compile_packages()
 
 
 def compile_packages() -> None:
-    """Write the bytecode of all packages; files that are no Python of this version, as some ship, stay as they are."""
-    compile_all: list[str | Path] = [
-        *(PYTHON, "-W", "ignore", "-m", "compileall", "-qq", "--workers", "0"),
-        VENV / "lib",
-    ]
-    subprocess.run(compile_all, check=False, env={**os.environ, "PYTHONDONTWRITEBYTECODE": ""})
+    """Write the bytecode of what workers, service and Ray load, a process each; of the rest, who loads it first does.
+
+    All that is installed is several times as much, which most users never load.
+    """
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
+    loads = [subprocess.Popen([PYTHON, "-W", "ignore", "-c", code], cwd=ROOT, env=environment) for code in LOADED]
+    for load in loads:
+        load.wait()
 
 
 def read_extras() -> dict[str, list[str]]:

@@ -69,7 +69,7 @@ def test_scaling_while_it_trains(tmp_path: Path, program: str) -> None:
         ("classifier", (0,)),
         ("classifier", (1, 3)),
         pytest.param("classifier", (0, 1, 2), marks=pytest.mark.short),
-        pytest.param("transformer", (1, 2, 3), marks=pytest.mark.short),
+        ("transformer", (1, 2, 3)),
     ],
 )
 def test_sigkill_of_some(tmp_path: Path, program: str, ranks: tuple[int, ...]) -> None:

@@ -70,6 +70,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
+"""One for all requests: to read the certificates that a client may need takes longer than most of them."""
+
+
 class Service:
     """`python -m api` on a home of its own; can die and come back."""
 
@@ -94,7 +98,7 @@ class Service:
 
     def _is_ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=2).status_code == 200
+            return HTTP.get(f"{self.url}/readyz", timeout=2).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -122,7 +126,7 @@ class Service:
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"}
-        response = httpx.request(method, f"{self.url}/api/v1{path}", json=body, headers=headers, timeout=30)
+        response = HTTP.request(method, f"{self.url}/api/v1{path}", json=body, headers=headers, timeout=30)
         assert response.is_success, response.text
         return response.json()
 

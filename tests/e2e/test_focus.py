@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import NewPage, Service
@@ -106,6 +107,7 @@ def test_what_takes_the_place_of_what_was_pressed_has_the_focus(
     assert is_lost(page)
 
 
+@pytest.mark.long
 def test_a_node_is_cordoned_and_taken_back_by_keys(
     own_service: Service, own_cluster: SimulatedCluster, new_page: NewPage
 ) -> None:

@@ -43,7 +43,13 @@ FAILED_IMAGE = """() => new Promise(done => {
 """Handlers of images that were put there before it have had their turn."""
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+SHORT = ("script", "image", "out of an attribute", "address")
+"""Not `long`: those that most would break out by."""
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in SHORT else pytest.mark.long) for kind in HOSTILE]
+)
 def test_hostile_text_is_shown_and_not_run(
     service: Service, cluster: SimulatedCluster, new_page: NewPage, kind: str
 ) -> None:
@@ -99,6 +105,7 @@ def test_nor_is_what_a_plan_is_asked_with(service: Service, new_page: NewPage, t
         _assert_text_only(page, f"the plan after {text}")
 
 
+@pytest.mark.long
 def test_nor_are_addresses_of_webhooks(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_page: NewPage
 ) -> None:

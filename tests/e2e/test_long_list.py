@@ -10,6 +10,8 @@ from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import NewPage, Service, running_service
 
+pytestmark = pytest.mark.long
+
 NAMES = [f"job-{number}" for number in reversed(range(150))]
 """As the list has them."""
 NEWEST = "newest"

@@ -96,7 +96,7 @@ def test_a_horovod_script_trains_to_the_same_bits_on_one_worker_and_scaled_to_tw
     assert scaled["step"] > 12, "the second worker has passes over the data to leave out"
 
 
-@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+@pytest.mark.parametrize("library", ["lightning", pytest.param("accelerate", marks=pytest.mark.long)])
 def test_a_counterpart_in_another_library_learns_the_same(home: Path, library: str) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"SKIPPED, for {library} is not installed: pip install '.[examples]'")

@@ -65,6 +65,7 @@ def test_train_functions_fail_and_are_cancelled(running: RunningHome, tmp_path: 
     check_failed(raising)
 
 
+@pytest.mark.long
 def test_the_example_trains(running: RunningHome, tmp_path: Path) -> None:
     spec = yaml.safe_load((EXAMPLES / "ray_train_digits.yaml").read_text())
     entrypoint = spec.pop("entrypoint")

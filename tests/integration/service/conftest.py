@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import httpx
 import pytest
@@ -160,6 +161,20 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 DATABASES = ["sqlite", "postgres"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test on both databases the long tests have one half, chosen by the test's name, and the others the other."""
+    twins: dict[str, dict[str, pytest.Item]] = {}
+    for item in items:
+        for database in DATABASES:
+            marks = {mark.name for mark in item.iter_markers()}
+            if isinstance(item, pytest.Function) and database in item.name and not {"long", "each_database"} & marks:
+                twins.setdefault(item.nodeid.replace(database, ""), {})[database] = item
+    for name, tests in twins.items():
+        if len(tests) == len(DATABASES):
+            tests[DATABASES[crc32(name.encode()) % len(DATABASES)]].add_marker("long")
 
 
 def _database_url(request: pytest.FixtureRequest) -> Iterator[str]:

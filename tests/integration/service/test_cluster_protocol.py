@@ -72,7 +72,8 @@ from tests.integration.service.protocol_models import (
 pytestmark = pytest.mark.timeout(1800)
 
 TIME = "2026-01-31T12:00:00.000000Z"
-EXAMPLES = settings(max_examples=50, stateful_step_count=50, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=20, stateful_step_count=50, suppress_health_check=list(HealthCheck))
+MORE = settings(EXAMPLES, max_examples=50)
 
 
 class Protocol(Played):
@@ -482,8 +483,18 @@ class Protocol(Played):
         assert not self.job().desired_actions
 
 
-@pytest.mark.parametrize("database_url", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)], indirect=True)
-def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path, database_url: str) -> None:
+@pytest.mark.parametrize(
+    ("database_url", "examples"),
+    [
+        ("sqlite", EXAMPLES),
+        pytest.param("sqlite", MORE, marks=pytest.mark.long),
+        pytest.param("postgres", MORE, marks=pytest.mark.long),
+    ],
+    indirect=["database_url"],
+)
+def test_whatever_is_lost_late_or_doubled_the_protocol_holds(
+    tmp_path: Path, database_url: str, examples: settings
+) -> None:
     clock = ManualClock()
     EFFECTS.clear()
     with asyncio.Runner() as runner:
@@ -493,7 +504,7 @@ def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path, dat
         try:
             Protocol.bench = Bench(runner, running, clock)
             Protocol.bench.watch_commits()
-            run_state_machine_as_test(Protocol, settings=EXAMPLES)
+            run_state_machine_as_test(Protocol, settings=examples)
         finally:
             runner.run(stack.aclose())
     never = sorted(name for name in GUARDS if not EFFECTS[name])

@@ -75,6 +75,7 @@ class Traffic:
             self._replies.release()
 
 
+@pytest.mark.each_database
 async def test_kill_9_loses_nothing_acknowledged(service: ServiceProcess, database_url: str) -> None:
     """Submits and reports run while the service is killed; what got its reply is there, once, in order."""
     chance = random.Random(SEED)

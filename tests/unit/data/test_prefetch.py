@@ -346,7 +346,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_processes_end_with_the_training_process(tmp_path: Path, number: int) -> None:
     program = tmp_path / "program.py"
     program.write_text(PARENT)
