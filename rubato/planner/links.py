@@ -22,8 +22,10 @@ server); Zou et al. 2017 (servers).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, log2
 from statistics import median
 from typing import Literal
@@ -40,6 +42,16 @@ Exchange = Literal[Pattern, "all_gather", "to_first", "from_first"]
 
 
 @dataclass(frozen=True)
+class Moved:
+    """What an exchange of a large vector took."""
+
+    port_bytes: float
+    """Through the busiest port, one after the other."""
+    seconds: float
+    """Beyond its start."""
+
+
+@dataclass(frozen=True)
 class Link:
     """Between any two workers. What was not measured has the value of the model."""
 
@@ -51,8 +63,9 @@ class Link:
     """g."""
     start_s: dict[str, float] = field(default_factory=dict)
     """By exchange, what was measured for a message of next to nothing, at `measured_workers`."""
-    share: dict[str, float] = field(default_factory=dict)
-    """By exchange, the part of B that was reached with a large vector, above 0 to 1."""
+    moved: dict[str, tuple[Moved, ...]] = field(default_factory=dict)
+    """By exchange, vectors of some sizes, the smallest first. What lies between two takes what lies between theirs, and
+    more than the largest as much more as that took than the one before it."""
     measured_workers: int = 0
     """How many took part in these measurements; 0: there are none."""
 
@@ -66,19 +79,33 @@ class Link:
             ),
             (0 <= self.add_s_per_byte <= MAX_S, "add_s_per_byte", f"must lie in 0..{MAX_S:g}"),
             (all(0 <= one <= MAX_S for one in self.start_s.values()), "start_s", f"must lie in 0..{MAX_S:g}"),
-            (all(1e-6 <= one <= 1 for one in self.share.values()), "share", "must lie above 0 and be at most 1"),
+            (all(map(_is_rising, self.moved.values())), "moved", "must have more bytes, and longer, one by one"),
             (0 <= self.measured_workers <= MAX_WORKERS, "measured_workers", f"must lie in 0..{MAX_WORKERS}"),
         )
 
     @cached_property
     def usual_share(self) -> float:
-        """Of what was not measured: the median of what was."""
-        return median(self.share.values()) if self.share else 1.0
+        """The part of B that is reached by what was not measured: the median of what was, with the largest vector."""
+        largest = [measured[-1] for measured in self.moved.values()]
+        return median(one.port_bytes / (one.seconds * self.bytes_per_s) for one in largest) if largest else 1.0
 
     def moved_s(self, size: float, exchange: Exchange | None = None) -> float:
         """Seconds that so many bytes take through a port, in an exchange; None: in messages of another kind."""
-        share = self.usual_share if exchange is None else self.share.get(exchange, self.usual_share)
-        return size / (self.bytes_per_s * share)
+        measured = self.moved.get(exchange, ()) if exchange is not None else ()
+        if not measured:
+            return size / (self.bytes_per_s * self.usual_share)
+        ends = next((pair for pair in pairwise((_NONE, *measured)) if size <= pair[1].port_bytes), None)
+        low, high = ends or (_NONE, *measured)[-2:]
+        slope = (high.seconds - low.seconds) / (high.port_bytes - low.port_bytes)
+        return low.seconds + (size - low.port_bytes) * slope
+
+
+_NONE = Moved(0.0, 0.0)
+
+
+def _is_rising(measured: Sequence[Moved]) -> bool:
+    steps = pairwise((_NONE, *measured))
+    return all(one.port_bytes < more.port_bytes and one.seconds < more.seconds for one, more in steps)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from rubato.errors import UserError
-from rubato.planner.links import MAX_BYTES_PER_S, MIN_BYTES_PER_S, Exchange, Link, cost_of
+from rubato.planner.links import MAX_BYTES_PER_S, MIN_BYTES_PER_S, Exchange, Link, Moved, cost_of
 from rubato.planner.profile import Layer, Profile
 from rubato.wire.aggregation import CompressionSpec
 from rubato.wire.spec import JobSpec
@@ -79,21 +79,34 @@ def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
             "this job has measured no links: `rubato submit --recipe measure-links --workers 4` runs one that does, "
             "with two workers at least"
         )
-    workers, large = round(values["link_workers"]), values["link_large_bytes"]
     bytes_per_s = min(max(values["link_bytes_per_s"], MIN_BYTES_PER_S), MAX_BYTES_PER_S)
-    start_s, share = {}, {}
-    for exchange in get_args(Exchange):
-        small_s, large_s = values.get(f"link_{exchange}_small_s"), values.get(f"link_{exchange}_large_s")
-        if small_s is None or large_s is None:
-            continue
-        start_s[exchange] = small_s
-        moved_s = cost_of(exchange, workers, large).port_bytes / bytes_per_s
-        share[exchange] = min(1.0, max(_LEAST_SHARE, moved_s / max(large_s - small_s, 1e-9)))
-    return Link(values["link_latency_s"], bytes_per_s, start_s=start_s, share=share, measured_workers=workers)
+    workers = round(values["link_workers"])
+    start_s = {one: values[_time(one, "small")] for one in get_args(Exchange) if _time(one, "small") in values}
+    moved = {one: _moved(one, workers, values, bytes_per_s) for one in start_s}
+    moved = {one: sizes for one, sizes in moved.items() if sizes}
+    return Link(values["link_latency_s"], bytes_per_s, start_s=start_s, moved=moved, measured_workers=workers)
 
 
 _NEEDED = {"link_latency_s", "link_bytes_per_s", "link_workers", "link_large_bytes"}
-_LEAST_SHARE = 1e-6
+
+
+def _time(exchange: str, size: str) -> str:
+    """The metric's name."""
+    return f"link_{exchange}_{size}_s"
+
+
+def _moved(exchange: Exchange, workers: int, values: Mapping[str, float], bytes_per_s: float) -> tuple[Moved, ...]:
+    """Vectors of each size that was measured; none is taken to be faster than a port."""
+    found: list[Moved] = []
+    before, small_s = Moved(0.0, 0.0), values[_time(exchange, "small")]
+    for size in ("medium", "large"):
+        size_bytes, took_s = values.get(f"link_{size}_bytes"), values.get(_time(exchange, size))
+        port_bytes = 0.0 if size_bytes is None else cost_of(exchange, workers, size_bytes).port_bytes
+        if took_s is None or port_bytes <= before.port_bytes:
+            continue
+        least_s = before.seconds + (port_bytes - before.port_bytes) / bytes_per_s
+        found.append(before := Moved(port_bytes, max(took_s - small_s, least_s)))
+    return tuple(found)
 
 
 def sizes_of(spec: JobSpec) -> list[int]:

@@ -2,8 +2,8 @@
 
 1. A word between rank 0 and a worker on another machine, there and back: the latency.
 2. A message the same way, four times as large until it takes long enough to be told from a word: the bandwidth.
-3. Each exchange with next to nothing, and with that message's size: what it takes to start, and its share of the
-   bandwidth. `rubato.planner.measured.link_of` reads this.
+3. Each exchange with next to nothing, with that message's size, and with a quarter of it: what it takes to start, and
+   how much longer the larger ones take. `rubato.planner.measured.link_of` reads this.
 
 Times are those of rank 0. Source: the two parameters of Hockney 1994, doi:10.1016/S0167-8191(06)80021-9.
 """
@@ -44,10 +44,12 @@ def probe(comm: Collectives, hosts: Sequence[int], tell: Callable[[], None] = la
         numel *= 4
         long_s = _there_and_back(comm, far, numel)
     size = numel * torch.float32.itemsize
+    sizes = {"small": SMALL, "medium": numel // 4, "large": numel}
     found = {
         "link_latency_s": latency_s,
         "link_bytes_per_s": size / max(long_s - 2 * latency_s, 1e-9),
         "link_workers": float(comm.world),
+        "link_medium_bytes": float(size // 4),
         "link_large_bytes": float(size),
     }
     calls: dict[str, Callable[[torch.Tensor], object]] = {
@@ -55,7 +57,7 @@ def probe(comm: Collectives, hosts: Sequence[int], tell: Callable[[], None] = la
     }
     calls["all_gather"] = partial(all_gather, comm)
     for name, call in calls.items():
-        for title, elements in (("small", SMALL), ("large", numel)):
+        for title, elements in sizes.items():
             vector, times = torch.ones(elements, device=comm.device), []
             for _ in range(ROUNDS):
                 tell()

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.planner.links import Exchange, Link, cost_of, labels_s, sent_by, time_of
+from rubato.errors import SpecError
+from rubato.planner.links import Exchange, Link, Moved, cost_of, labels_s, sent_by, time_of
 from rubato.strategies.sizes import Pattern, elements_sent
 
 MEGABIT = 1e6 / 8
@@ -51,7 +53,7 @@ def test_one_worker_tells_nobody() -> None:
 
 
 def test_what_was_measured_counts() -> None:
-    link = Link(1e-3, 1e7, start_s={"ring": 0.06}, share={"ring": 0.5}, measured_workers=4)
+    link = Link(1e-3, 1e7, start_s={"ring": 0.06}, moved={"ring": (Moved(1.5e6, 0.3),)}, measured_workers=4)
     assert time_of("ring", 4, 0, link) == pytest.approx(0.06)
     assert time_of("ring", 7, 0, link) == pytest.approx(0.12), "twice as many messages in a row"
     assert time_of("ring", 4, 1e6, link) - 0.06 == pytest.approx(2 * time_of("ring", 4, 1e6, Link(0.0, 1e7)))
@@ -59,13 +61,36 @@ def test_what_was_measured_counts() -> None:
 
 
 def test_what_was_not_measured_has_the_share_of_what_was() -> None:
-    link = Link(0.0, 1e7, share={"ring": 0.2, "tree": 0.4, "direct": 0.6}, measured_workers=4)
-    bare = Link(0.0, 1e7)
-    assert time_of("tree", 4, 1e6, link) == pytest.approx(time_of("tree", 4, 1e6, bare) / 0.4)
+    shares = {"ring": 0.2, "tree": 0.4, "direct": 0.6}
+    moved = {name: (Moved(1e5, 0.05), Moved(1e6, 1e6 / 1e7 / share)) for name, share in shares.items()}
+    link, bare = Link(0.0, 1e7, moved=moved, measured_workers=4), Link(0.0, 1e7)
     for exchange in ("server", "to_first", "from_first"):
         assert time_of(exchange, 4, 1e6, link) == pytest.approx(time_of(exchange, 4, 1e6, bare) / 0.4), exchange
     assert link.moved_s(1e6) == pytest.approx(0.25)
     assert bare.moved_s(1e6) == pytest.approx(0.1)
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e9), st.floats(1e-6, 1e3)), min_size=1, max_size=4), st.floats(0, 5e9))
+def test_what_lies_between_sizes_that_were_measured_takes_what_lies_between_their_times(
+    steps: list[tuple[float, float]], size: float
+) -> None:
+    sizes, times = (list(accumulate(one)) for one in zip(*steps, strict=True))
+    link = Link(0.0, 1e7, moved={"ring": tuple(map(Moved, sizes, times))})
+    for one, seconds in zip(sizes, times, strict=True):
+        assert link.moved_s(one, "ring") == pytest.approx(seconds)
+    found, below = link.moved_s(size, "ring"), [time for one, time in zip(sizes, times, strict=True) if one <= size]
+    assert found >= (below[-1] if below else 0.0) * (1 - 1e-9)
+    if len(below) < len(times):
+        assert found <= times[len(below)] * (1 + 1e-9)
+    else:
+        byte_s = steps[-1][1] / steps[-1][0]
+        assert found - times[-1] == pytest.approx((size - sizes[-1]) * byte_s, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(Moved(0.0, 1.0),), (Moved(2.0, 1.0), Moved(1.0, 2.0)), (Moved(1.0, 0.0),)])
+def test_sizes_and_times_that_do_not_rise_are_refused(sizes: tuple[Moved, ...]) -> None:
+    with pytest.raises(SpecError, match="moved"):
+        Link(0.0, 1e7, moved={"ring": sizes})
 
 
 @given(st.integers(2, 64))

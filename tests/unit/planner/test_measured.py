@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.errors import UserError
-from rubato.planner.links import time_of
+from rubato.planner.links import Moved, time_of
 from rubato.planner.measured import Passes, Seen, link_of, profile_of, sizes_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import cut_of
@@ -114,8 +114,18 @@ def test_a_link_is_what_a_job_has_measured() -> None:
     link = link_of([{"loss": 1.0}, ROW, {**ROW, "link_latency_s": 9.0}, {**ROW, "link_latency_s": 0.001}])
     assert (link.latency_s, link.bytes_per_s, link.measured_workers) == (0.002, 1e6, 4)
     assert link.start_s == {"ring": 0.03, "tree": 0.05}
-    assert link.share == {"ring": pytest.approx(0.75), "tree": 1.0}
+    assert link.moved == {"ring": (Moved(1.5e6, pytest.approx(2.0)),), "tree": (Moved(4e6, 4.0),)}
     assert time_of("ring", 4, 1e6, link) == pytest.approx(ROW["link_ring_large_s"])
+
+
+def test_a_smaller_vector_that_was_measured_too_takes_what_it_took() -> None:
+    """No vector is taken to be faster than a port, nor what it has more than a smaller one."""
+    medium = {"link_medium_bytes": 2.5e5, "link_ring_medium_s": 0.03 + 0.8, "link_tree_medium_s": 0.0}
+    link = link_of([{**ROW, **medium}])
+    assert time_of("ring", 4, 2.5e5, link) == pytest.approx(0.83)
+    assert time_of("ring", 4, 1e6, link) == pytest.approx(ROW["link_ring_large_s"])
+    assert time_of("ring", 4, 2e6, link) == pytest.approx(0.03 + 2.0 + 1.2 * 4 / 3)
+    assert link.moved["tree"] == (Moved(1e6, 1.0), Moved(4e6, 4.0))
 
 
 @pytest.mark.parametrize("rows", [[], [{"loss": 1.0}], [{"link_latency_s": 1.0}]])
