@@ -72,8 +72,8 @@ from tests.integration.service.protocol_models import (
 pytestmark = pytest.mark.timeout(1800)
 
 TIME = "2026-01-31T12:00:00.000000Z"
-EXAMPLES = settings(max_examples=20, stateful_step_count=50, suppress_health_check=list(HealthCheck))
-MORE = settings(EXAMPLES, max_examples=50)
+FEW, MANY = (settings(max_examples=count, suppress_health_check=list(HealthCheck)) for count in (20, 50))
+CASES = [("sqlite", FEW), *(pytest.param(one, MANY, marks=pytest.mark.long) for one in ("sqlite", "postgres"))]
 
 
 class Protocol(Played):
@@ -483,18 +483,8 @@ class Protocol(Played):
         assert not self.job().desired_actions
 
 
-@pytest.mark.parametrize(
-    ("database_url", "examples"),
-    [
-        ("sqlite", EXAMPLES),
-        pytest.param("sqlite", MORE, marks=pytest.mark.long),
-        pytest.param("postgres", MORE, marks=pytest.mark.long),
-    ],
-    indirect=["database_url"],
-)
-def test_whatever_is_lost_late_or_doubled_the_protocol_holds(
-    tmp_path: Path, database_url: str, examples: settings
-) -> None:
+@pytest.mark.parametrize(("database_url", "how"), CASES, indirect=["database_url"])
+def test_whatever_is_lost_late_or_doubled_the_protocol_holds(tmp_path: Path, database_url: str, how: settings) -> None:
     clock = ManualClock()
     EFFECTS.clear()
     with asyncio.Runner() as runner:
@@ -504,8 +494,7 @@ def test_whatever_is_lost_late_or_doubled_the_protocol_holds(
         try:
             Protocol.bench = Bench(runner, running, clock)
             Protocol.bench.watch_commits()
-            run_state_machine_as_test(Protocol, settings=examples)
+            run_state_machine_as_test(Protocol, settings=how)
         finally:
             runner.run(stack.aclose())
-    never = sorted(name for name in GUARDS if not EFFECTS[name])
-    assert not never, f"never took effect: {never}"
+    assert not (never := sorted(name for name in GUARDS if not EFFECTS[name])), f"never took effect: {never}"
