@@ -35,6 +35,10 @@ class _Membership(Membership):
         super().__init__(session)
         self._comm, self._world, self._saved = comm, world, saved
 
+    def recover(self, cause: str) -> None:
+        """A test hears of it: nobody leads these workers to another generation."""
+        raise AssertionError(f"the only generation is over: {cause}")
+
     def begin_alone(self) -> None:
         session, saved = self._session, self._saved
         session.record = record_of(self._world, num_microbatches=session.num_microbatches)
