@@ -168,9 +168,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a test on both databases the long tests have one half, chosen by the test's name, and the others the other."""
     twins: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
+        if Path(__file__).parent not in item.path.parents or {"long", "each_database"} & {*item.keywords}:
+            continue
         for database in DATABASES:
-            marks = {mark.name for mark in item.iter_markers()}
-            if isinstance(item, pytest.Function) and database in item.name and not {"long", "each_database"} & marks:
+            if database in item.name:
                 twins.setdefault(item.nodeid.replace(database, ""), {})[database] = item
     for name, tests in twins.items():
         if len(tests) == len(DATABASES):

@@ -62,8 +62,10 @@ def test_what_was_measured_counts() -> None:
 
 def test_what_was_not_measured_has_the_share_of_what_was() -> None:
     shares = {"ring": 0.2, "tree": 0.4, "direct": 0.6}
-    moved = {name: (Moved(1e5, 0.05), Moved(1e6, 1e6 / 1e7 / share)) for name, share in shares.items()}
+    moved = {name: tuple(Moved(size, size / 1e7 / share) for size in (1e5, 1e6)) for name, share in shares.items()}
+    moved["direct"] = (Moved(1e5, 0.05), moved["direct"][-1])
     link, bare = Link(0.0, 1e7, moved=moved, measured_workers=4), Link(0.0, 1e7)
+    assert time_of("tree", 4, 1e6, link) == pytest.approx(time_of("tree", 4, 1e6, bare) / 0.4)
     for exchange in ("server", "to_first", "from_first"):
         assert time_of(exchange, 4, 1e6, link) == pytest.approx(time_of(exchange, 4, 1e6, bare) / 0.4), exchange
     assert link.moved_s(1e6) == pytest.approx(0.25)
