@@ -38,6 +38,4 @@ class StateDigests:
 
 
 def _digests(document: dict[str, Any], tensors: list[torch.Tensor], parts: Parts) -> tuple[int, ...]:
-    # By a list: CPython makes no tuple from a generator while another thread holds all objects (`unregistered`).
-    found = [digest_of_part(document, tensors, *one) for one in parts]
-    return tuple(found)
+    return tuple(digest_of_part(document, tensors, *one) for one in parts)

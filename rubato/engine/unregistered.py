@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -29,12 +30,20 @@ def unregistered(known: Iterable[object]) -> list[str]:
 
 
 def _loose(roots: list[object]) -> list[str]:
-    # By type(), because isinstance asks __class__, and proxies answer by doing things.
-    living = [one for one in gc.get_objects() if issubclass(type(one), _KINDS) and _is_used(one)]
+    # An object refers to its class. `gc.get_objects()` would hold the tuples too that other threads are making from
+    # generators just then, and CPython refuses to end those (SystemError). By type(), because isinstance asks
+    # __class__, and proxies answer by doing things.
+    classes = {each for kind in _KINDS for each in _with_subclasses(kind)}
+    living = [one for one in gc.get_referrers(*classes) if type(one) in classes and _is_used(one)]
     if not living:
         return []
     held = {id(one) for one in _reachable(roots)}
     return sorted(type(one).__name__ for one in living if id(one) not in held)
+
+
+def _with_subclasses(kind: type[Any]) -> list[type[Any]]:
+    subclasses: list[type[Any]] = kind.__subclasses__()
+    return [kind, *(each for one in subclasses for each in _with_subclasses(one))]
 
 
 def _is_used(thing: object) -> bool:

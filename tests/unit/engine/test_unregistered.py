@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import nn
 from torch.optim.lr_scheduler import SequentialLR, StepLR
 from torch.optim.swa_utils import AveragedModel
 
+from rubato.engine.unregistered import unregistered
 from rubato.run import Run
 from rubato.wire.events import EventKind
 
@@ -80,3 +83,37 @@ def test_what_was_dropped_is_not_told() -> None:
         assert forgotten(dropped) == []
     finally:
         gc.enable()
+
+
+def test_other_threads_make_tuples_meanwhile() -> None:
+    """CPython refuses to end a tuple that a generator fills while something else holds it, as a list of all objects."""
+    enough = threading.Event()
+    refused: list[SystemError] = []
+    made = 0
+
+    def make() -> None:
+        nonlocal made
+        while not enough.is_set():
+            try:
+                made += len(tuple(each for each in range(30)))
+            except SystemError as error:
+                refused.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    makers = [threading.Thread(target=make) for _ in range(3)]
+    try:
+        for maker in makers:
+            maker.start()
+        optimizer = torch.optim.SGD(nn.Linear(3, 1).parameters(), lr=0.01)
+        scheduler = StepLR(optimizer, 2)
+        for _ in range(10):
+            assert "StepLR" in unregistered([])
+        assert unregistered([scheduler]) == []
+    finally:
+        enough.set()
+        for maker in makers:
+            maker.join()
+        sys.setswitchinterval(interval)
+    assert made > 0
+    assert not refused
