@@ -126,6 +126,8 @@ def live_through(run: Any, home: Path, *, workers: int, lost: Sequence[int], how
     run.scale(2)
     run.wait_workers(2)
     run.wait_step(run.step + 2)
+    if run.spec.local_updates.is_led:
+        assert [one["microbatches"] for one in run.members()] == [None, None], "no share of theirs is in microbatches"
     hurry(home)
     result = run.result()
     assert {"scale_up", "recovery", "replace", "scale_down"} <= set(causes(run)), run.told()

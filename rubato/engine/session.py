@@ -418,7 +418,9 @@ class Session:
 
     def _tell_rows(self) -> None:
         assert self.record is not None
-        self.rows.tell(self.record.number, self.rank, self.step, self.decision.pace if self.decision else ())
+        # Where one worker leads, it owns all microbatches, and they say nothing of what the others do.
+        decision, is_led = self.decision, self.spec.local_updates.is_led
+        self.rows.tell(self.record.number, self.rank, self.step, decision.pace if decision and not is_led else ())
 
     def boundary(self) -> None:
         """Between two steps: save, leave or switch, as all members decided from the same headers.
