@@ -135,6 +135,12 @@ def emulate(workers: int, link: Emulated | None) -> Iterator[Network]:
         yield net
 
 
+def probe(net: Network, workers: int) -> list[dict[str, float | None]]:
+    """What a job of the recipe `measure-links` measures of the links between workers on a machine each, by step."""
+    rows: list[dict[str, float | None]] = exchange(net, workers, {}, SHAPES, 0, probes=PROBES, timeout_s=3600.0)[0][""]
+    return rows
+
+
 @dataclass(frozen=True)
 class Measured:
     """On links of one kind."""
@@ -149,7 +155,7 @@ def measure(workers: int, link: Emulated | None, rounds: int, strategies: Sequen
     """Each strategy on links of a kind; None: without a limit."""
     found: dict[str, Seen] = {}
     with emulate(workers, link) as net:
-        probed = exchange(net, workers, {}, SHAPES, rounds, probes=PROBES, timeout_s=3600.0)[0][""]
+        probed = probe(net, workers)
         for machines in dict.fromkeys(machines_of(one, workers) for one in strategies):
             specs = {name_of(one): spec_of(one) for one in strategies if machines_of(one, workers) == machines}
             answers = exchange(net, workers, specs, SHAPES, rounds, machines=machines, timeout_s=3600.0)

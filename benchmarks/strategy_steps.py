@@ -7,7 +7,8 @@ All nine links take two hours, `--mbit 50 --latency-ms 0,5` a third of one hour.
 measured, the profile too, and what it has already is not measured again.
 Real training processes in network namespaces, led as `rubato run` leads them. Passes take a time of their own (they
 sleep), as the cores here are too few for four workers; links are emulated as in `benchmarks.strategies`. The planner
-knows the profile, and of the links what they are limited to. Needs root, and `ip` and `tc` of iproute2.
+knows the profile, and of the links what a probe finds, as `rubato plan --links-of JOB` does. Needs root, and `ip` and
+`tc` of iproute2.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from benchmarks.flags import numbers, words
 from benchmarks.kept import Kept, add_json_flag
 from benchmarks.machine import machine, processor, today, versions
 from benchmarks.processes import nothing_left_behind
-from benchmarks.strategies import ASSUMED, STRATEGIES, Emulated, apart, emulate, machines_of, spec_of
+from benchmarks.strategies import ASSUMED, STRATEGIES, Emulated, apart, emulate, machines_of, probe, spec_of
 from rubato.cli.app import run
+from rubato.planner.links import Link
+from rubato.planner.measured import link_of
 from rubato.planner.methods import Strategy
 from rubato.planner.options import name_of
 from rubato.planner.predict import predict
@@ -64,6 +67,8 @@ SYNCHRONOUS_BATCH: dict[str, Any] = {**LOCAL_BATCH, "global_size": 256}
 """Its steps take longest: an update of 64 samples, as the others have them, takes all workers' vectors to and fro."""
 _PROFILE = ("one worker", "profile")
 """As it is kept."""
+_LINKS = "links"
+"""What a probe found of a link is kept by this name, beside the ways to train on it."""
 LIKE_TOPK = ("hierarchical_topk", "threshold")
 """Profiles have no time of these, as no plan is made of them; they look for large elements likewise."""
 
@@ -195,10 +200,11 @@ def _table(
     heads = ["strategy", *(f"{link.mbit:g} Mb/s: measured, predicted" for link in links)]
     cells: dict[str, list[str]] = {label(one): [] for one in ways}
     for link in links:
+        found = link_kept(workers, link, kept, measures=measures)
         if measures:
-            measure(profile, workers, link, kept, ways)
+            measure(profile, workers, link, found, kept, ways)
         for strategy in ways:
-            told, seconds = predicted_s(profile, workers, link, strategy), kept.get(_place(link), label(strategy))
+            told, seconds = predicted_s(profile, workers, found, strategy), kept.get(_place(link), label(strategy))
             if seconds is not None:
                 ratios.append(seconds / told)
             here = "not measured" if seconds is None else f"{1e3 * seconds:.0f}"
@@ -211,8 +217,23 @@ def _place(link: Emulated) -> str:
     return f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
 
 
-def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[Any], ways: Sequence[Strategy] = WAYS) -> None:
-    """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured, and kept."""
+def link_kept(workers: int, link: Emulated, kept: Kept[Any], *, measures: bool) -> Link:
+    """As a probe finds it, once; where nothing more is measured and it was not probed, as it is limited."""
+    rows = kept.get(_place(link), _LINKS)
+    if rows is None and measures:
+        with emulate(workers, link) as net:
+            rows = probe(net, workers)
+        kept.put(_place(link), _LINKS, rows)
+    return link.as_planned if rows is None else link_of(rows)
+
+
+def measure(
+    profile: Profile, workers: int, link: Emulated, planned: Link, kept: Kept[Any], ways: Sequence[Strategy] = WAYS
+) -> None:
+    """Seconds of so many samples as a step has, by strategy: what is not kept yet is measured, and kept.
+
+    Args:    planned: the link, as the planner has it.
+    """
     place = _place(link)
     with ExitStack() as stack:
         net: Network | None = None
@@ -221,17 +242,17 @@ def measure(profile: Profile, workers: int, link: Emulated, kept: Kept[Any], way
                 net = net or stack.enter_context(emulate(workers, link))
                 batch = batch_of(strategy)
                 share = BATCH["global_size"] / batch["global_size"]
-                told = predicted_s(profile, workers, link, strategy)
+                told = predicted_s(profile, workers, planned, strategy)
                 fields, steps = {"batch": batch, **fields_of(strategy)}, steps_of(strategy, told / share)
                 seconds = share * train(net, workers, fields, steps, machines_of(strategy, workers))
                 kept.put(place, label(strategy), seconds)
                 print(f"{label(strategy)} at {place}: {1e3 * seconds:.0f}, {1e3 * told:.0f}", file=sys.stderr)
 
 
-def predicted_s(profile: Profile, workers: int, link: Emulated, strategy: Strategy) -> float:
+def predicted_s(profile: Profile, workers: int, link: Link, strategy: Strategy) -> float:
     """Seconds of so many samples as a step has."""
     size, count = batch_of(strategy)["global_size"], batch_of(strategy)["num_microbatches"]
-    step_s = predict(profile, link.as_planned, strategy, workers, size, count, several=True).step_s
+    step_s = predict(profile, link, strategy, workers, size, count, several=True).step_s
     return float(step_s * BATCH["global_size"] / size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import product
@@ -22,21 +23,29 @@ from benchmarks.strategy_steps import (
     batch_of,
     fields_of,
     label,
+    link_kept,
     links_of,
     parser,
+    predicted_s,
     profile_kept,
     steps_of,
     tables,
 )
 from benchmarks.strategy_steps import spec as spec_fields
+from rubato.planner.measured import link_of
 from rubato.planner.methods import Strategy
 from rubato.planner.options import name_of
+from rubato.planner.profile import Profile
 from rubato.wire.aggregation import Algorithm, Method
+from rubato.wire.codec import from_json
 from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import parse_spec
 
 WORKERS = 4
+MEASURED = Path(strategy_steps.__file__).parent / "measured" / "strategy-steps.json"
 FOUR = {"initial": WORKERS, "min": WORKERS, "max": WORKERS}
+FOUND = {"link_latency_s": 0.1, "link_bytes_per_s": 1e6, "link_workers": WORKERS, "link_large_bytes": 1e6}
+"""Of a slower link than it is limited to be."""
 
 
 def test_all_nine_links_are_measured_unless_others_are_named() -> None:
@@ -85,6 +94,7 @@ def train_at_once(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any],
 
     monkeypatch.setattr(strategy_steps, "train", train)
     monkeypatch.setattr(strategy_steps, "emulate", lambda workers, link: nullcontext("a network"))
+    monkeypatch.setattr(strategy_steps, "probe", lambda net, workers: [FOUND])
     return trained
 
 
@@ -106,6 +116,33 @@ def test_of_a_link_that_was_measured_only_the_ways_that_are_new_are(
     found = {label(one): now.get("10 Mb/s, 0 ms", label(one)) for one in WAYS}
     assert {name for name, seconds in found.items() if seconds == 2.5} == found.keys() - new
     assert {name: found[name] for name in new} == {"threshold": 1.0, "diloco": 1 / 8, "synchronous": 1 / 4}
+
+
+def test_steps_are_predicted_from_what_one_probe_finds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    train_at_once(monkeypatch)
+    file, link, probed = tmp_path / "kept.json", Emulated(50, 2), [[FOUND]]
+    monkeypatch.setattr(strategy_steps, "probe", lambda net, workers: probed.pop())
+    assert link_kept(WORKERS, link, Kept(file, {}), measures=False) == link.as_planned, "as nothing was probed"
+    found = link_kept(WORKERS, link, Kept(file, {}), measures=True)
+    assert (found.latency_s, found.bytes_per_s) == (0.1, 1e6)
+    assert link_kept(WORKERS, link, Kept(file, {}), measures=True) == found, "it was kept"
+    told = tables(PROFILE, WORKERS, [link], Kept(file, {}), WAYS[:1])
+    assert f"| `auto` | 1000, {1e3 * predicted_s(PROFILE, WORKERS, found, Strategy()):.0f} |" in told
+
+
+@pytest.mark.parametrize(
+    "name", ["auto", "ring", "tree", "halving_doubling", "native", "server", "local_sgd", "diloco"]
+)
+def test_what_was_measured_of_whole_sums_is_predicted(name: str) -> None:
+    """docs/benchmarks.md: on all nine links, with latency too."""
+    kept = json.loads(MEASURED.read_text())["values"]
+    profile = from_json(Profile, kept["one worker"]["profile"], strict=True)
+    (way,) = (one for one in WAYS if label(one) == name)
+    found = [kept[f"{one.mbit:g} Mb/s, {one.latency_ms:g} ms"] for one in links_of(parser().parse_args([]))]
+    ratios = [one[name] / predicted_s(profile, WORKERS, link_of(one["links"]), way) for one in found]
+    assert len(ratios) == 9
+    assert sum(max(ratio, 1 / ratio) < 1.1 for ratio in ratios) >= 6
+    assert all(1 / 1.16 < ratio < 1.16 for ratio in ratios)
 
 
 def test_some_ways_alone_may_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
