@@ -134,15 +134,25 @@ def _failure(start: wire.Start, where: str, session: Any, error: BaseException) 
 
 
 def _traceback_of(error: BaseException) -> str:
-    """The traceback from the first frame of the user's code on; empty where the error says all there is to say."""
-    from rubato.errors import EntrypointError
+    """The traceback from the first frame of the user's code on; empty where the error says all there is to say.
+
+    It ends with the user's call where we refuse what is asked for: how we came to refuse it is of no use.
+    """
+    from rubato.errors import EntrypointError, UserError
 
     if isinstance(error, EntrypointError):
         return ""
     frame = error.__traceback__
     while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
-    return "".join(traceback.format_exception(type(error), error, frame))
+    told = traceback.TracebackException(type(error), error, frame)
+    if isinstance(error, UserError):
+        package = Path(__file__).parents[1]
+        while told.stack and Path(told.stack[-1].filename).is_relative_to(package):
+            told.stack.pop()
+        if not told.stack:
+            return ""
+    return "".join(told.format())
 
 
 def _is_ours(file: str) -> bool:
