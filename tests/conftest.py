@@ -17,6 +17,9 @@ settings.register_profile("same examples", shared, derandomize=True)
 settings.register_profile("new examples", shared, max_examples=1000, print_blob=True)
 settings.load_profile("new examples" if os.environ.get("RUBATO_NEW_EXAMPLES") else "same examples")
 
+# As in a training process (`rubato.launch.environment`): processes of tests share the cores. Before torch is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Whoever asks Ray something without a Ray would start one in the process of the tests; asked on purpose, it starts.
 os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 
