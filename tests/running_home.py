@@ -64,7 +64,7 @@ class ClusterJob:
                 job, looked_at = self.now(), now
                 assert now < deadline, f"no {what} within {PATIENCE_S} s: {job}"
                 assert not job.is_final or condition(), f"the job ended without {what}: {job}"
-            time.sleep(0.1)
+            time.sleep(0.25)
         return found
 
     def wait_step(self, step: int) -> None:

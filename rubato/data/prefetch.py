@@ -351,7 +351,7 @@ def _pack_payload(source: Source) -> tuple[int, int]:
     preparation.pop("authkey", None)  # of multiprocessing's own sockets, which are not used here
     settings = process.Settings(
         threads=torch.get_num_threads(),
-        is_deterministic=torch.are_deterministic_algorithms_enabled(),
+        deterministic_mode=torch.get_deterministic_debug_mode(),
         fills_memory=deterministic.fill_uninitialized_memory,
         dtype=torch.get_default_dtype(),
     )

@@ -43,7 +43,8 @@ class Settings:
     """What arithmetic in a dataset depends on."""
 
     threads: int
-    is_deterministic: bool
+    deterministic_mode: int
+    """As `torch.get_deterministic_debug_mode` has it: 0 off, 1 warns of what is not deterministic, 2 refuses it."""
     fills_memory: bool
     dtype: torch.dtype
 
@@ -51,7 +52,11 @@ class Settings:
         """Make this process compute as the one that they were taken from."""
         deterministic: Any = importlib.import_module("torch.utils.deterministic")
         torch.set_num_threads(self.threads)
-        torch.use_deterministic_algorithms(self.is_deterministic)
+        # `use_deterministic_algorithms` would load the compiler, which takes as long as torch itself. Where a dataset
+        # loads it, it reads the variable.
+        torch.set_deterministic_debug_mode(self.deterministic_mode)
+        if self.deterministic_mode:
+            os.environ["TORCHINDUCTOR_DETERMINISTIC"] = "1"
         deterministic.fill_uninitialized_memory = self.fills_memory
         torch.set_default_dtype(self.dtype)
 

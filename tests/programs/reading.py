@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import sys
 import time
 from pathlib import Path
 
@@ -67,6 +68,19 @@ class Held(Noisy):
         while os.getpid() != self.good_pid and Path(self.hold).exists():
             time.sleep(0.01)
         return super().__getitem__(index)
+
+
+class Arithmetic(Dataset):
+    """What arithmetic depends on where it is read, and whether that process has loaded the compiler."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> list:
+        filled = torch.utils.deterministic.fill_uninitialized_memory
+        settings = torch.get_deterministic_debug_mode(), torch.get_num_threads(), filled, str(torch.get_default_dtype())
+        inductor = os.environ.get("TORCHINDUCTOR_DETERMINISTIC")
+        return [os.getpid(), *settings, inductor, "torch._inductor" in sys.modules]
 
 
 class Descriptors(Dataset):

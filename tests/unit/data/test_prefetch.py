@@ -21,7 +21,7 @@ import torch
 from alone import own_generators
 from hypothesis import given
 from hypothesis import strategies as st
-from programs.reading import Descriptors, Failing, Held, Noisy, Slow
+from programs.reading import Arithmetic, Descriptors, Failing, Held, Noisy, Slow
 from stopping import stopped
 
 from rubato.data import prefetch
@@ -320,6 +320,26 @@ def test_a_process_inherits_no_socket_and_no_file_of_the_job(tmp_path: Path) -> 
             assert f"socket:[{inode}]" not in links
             assert not [link for link in links if link.endswith("secret")]
             assert len([link for link in links if link.startswith("socket:")]) == 1
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_a_process_computes_as_the_training_process_and_loads_no_compiler(mode: int) -> None:
+    before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    torch.set_deterministic_debug_mode(mode)
+    torch.set_num_threads(2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Reading(Arithmetic(), count=1, collate=list) as reading:
+            reading.ready()
+            reading.wait(lambda: reading.ahead.read_ahead > 0)
+            (pid,) = reading.ahead.pids
+            rows = [row for _ in range(4) for row in reading.read()[1] if row[0] == pid]
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_num_threads(before[1])
+        torch.set_deterministic_debug_mode(before[0])
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    assert {tuple(row) for row in rows} == {(pid, mode, 2, filled, "torch.float64", "1", False)}
 
 
 def test_what_cannot_be_pickled_is_an_error_with_advice() -> None:
