@@ -14,6 +14,26 @@ from rubato.wire.reasons import Reason
 from rubato.wire.worker import Exited, UserFailed
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("MemoryError: ", Reason.OUT_OF_MEMORY),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", Reason.OUT_OF_MEMORY),
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 4503599627370496 bytes.",
+            Reason.OUT_OF_MEMORY,
+        ),
+        ("ValueError: MemoryError is not what this is", Reason.USER_CODE_ERROR),
+        ("KeyError: 'memory'", Reason.USER_CODE_ERROR),
+    ],
+)
+def test_what_is_no_bug_of_the_program_is_told_from_one(error: str, reason: Reason) -> None:
+    failure = verdict(UserFailed("1.1", "setup", error, "Traceback", None, None), has_trained=False)
+    assert failure is not None
+    assert failure.reason == reason
+
+
 def refused_by_torch() -> str:
     """What torch says of an operation that is not deterministic."""
     before = torch.are_deterministic_algorithms_enabled()
@@ -27,25 +47,10 @@ def refused_by_torch() -> str:
     raise AssertionError("torch has become deterministic here; take another operation")
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        ("MemoryError: ", Reason.OUT_OF_MEMORY),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", Reason.OUT_OF_MEMORY),
-        (
-            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
-            "you tried to allocate 4503599627370496 bytes.",
-            Reason.OUT_OF_MEMORY,
-        ),
-        ("ValueError: MemoryError is not what this is", Reason.USER_CODE_ERROR),
-        ("KeyError: 'memory'", Reason.USER_CODE_ERROR),
-        (refused_by_torch(), Reason.NOT_DETERMINISTIC),
-    ],
-)
-def test_what_is_no_bug_of_the_program_is_told_from_one(error: str, reason: Reason) -> None:
-    failure = verdict(UserFailed("1.1", "setup", error, "Traceback", None, None), has_trained=False)
+def test_what_torch_refuses_as_not_deterministic_is_told_as_that() -> None:
+    failure = verdict(UserFailed("1.1", "setup", refused_by_torch(), "Traceback", None, None), has_trained=False)
     assert failure is not None
-    assert failure.reason == reason
+    assert failure.reason == Reason.NOT_DETERMINISTIC
 
 
 def verdict(
