@@ -80,7 +80,8 @@ def test_controller_and_agent_are_killed_and_nobody_notices(running: RunningHome
     controller = job.events("attempt.acquired")[-1].data["pid"]
     os.kill(agent.pid, signal.SIGKILL)
     os.kill(controller, signal.SIGKILL)
-    job.wait_events("controller.attached")  # how soon is looked at where nothing else runs: tests/chaos/test_takeover.py
+    # How soon is looked at where less runs beside it: tests/chaos/test_takeover.py.
+    job.wait_events("controller.attached")
     assert job.events("attempt.acquired")[-1].attempt == 2
     assert [(one.worker_id, one.pid) for one in job.wait_members(2)] == [(one.worker_id, one.pid) for one in members]
     running.wait_restarted("agent", agent)
