@@ -26,6 +26,7 @@ from tests.network import Network
 SHAPES = [[1000, 1000], [1000], [500, 1000], [500]]
 MODEL = Profile((Layer("all", tuple(map(tuple, SHAPES)), 1e-6, 1e-6),))
 ROUNDS = 3
+LONG = (pytest.mark.long, pytest.mark.timeout(240 * ROUNDS))
 DENSITY = 0.05
 STRATEGIES: dict[str, dict[str, Any]] = {
     **{name: {"algorithm": name} for name in ("auto", "ring", "tree", "halving_doubling", "server", "native")},
@@ -58,10 +59,9 @@ def of_a_threshold(workers: int) -> float:
     return sent_by("all_gather", 0, workers, 8 + words) + sent_by("direct", 0, workers, dense)
 
 
-@pytest.mark.timeout(240 * ROUNDS)
 @pytest.mark.parametrize(
     ("workers", "rounds"),
-    [(3, 1), *(pytest.param(workers, ROUNDS, marks=pytest.mark.long) for workers in (2, 3, 4, 5))],
+    [(3, 1), *(pytest.param(workers, ROUNDS, marks=LONG) for workers in (2, 3, 4, 5))],
 )
 def test_what_is_sent_is_what_was_announced(net: Network, workers: int, rounds: int) -> None:
     answers = exchange(net, workers, STRATEGIES, SHAPES, rounds, timeout_s=200.0 * rounds)

@@ -330,8 +330,7 @@ def test_a_process_computes_as_the_training_process_and_loads_no_compiler(mode: 
     torch.set_default_dtype(torch.float64)
     try:
         with Reading(Arithmetic(), count=1, collate=list) as reading:
-            reading.ready()
-            reading.wait(lambda: reading.ahead.read_ahead > 0)
+            reading.warm()
             (pid,) = reading.ahead.pids
             rows = [row for _ in range(4) for row in reading.read()[1] if row[0] == pid]
     finally:

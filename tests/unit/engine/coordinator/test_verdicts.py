@@ -14,6 +14,19 @@ from rubato.wire.reasons import Reason
 from rubato.wire.worker import Exited, UserFailed
 
 
+def refused_by_torch() -> str:
+    """What torch says of an operation that is not deterministic."""
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")  # unlike `use_deterministic_algorithms` it loads no compiler
+    try:
+        torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))
+    except RuntimeError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        torch.set_deterministic_debug_mode(before)
+    raise AssertionError("torch has become deterministic here; take another operation")
+
+
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -26,31 +39,13 @@ from rubato.wire.worker import Exited, UserFailed
         ),
         ("ValueError: MemoryError is not what this is", Reason.USER_CODE_ERROR),
         ("KeyError: 'memory'", Reason.USER_CODE_ERROR),
+        (refused_by_torch(), Reason.NOT_DETERMINISTIC),
     ],
 )
 def test_what_is_no_bug_of_the_program_is_told_from_one(error: str, reason: Reason) -> None:
     failure = verdict(UserFailed("1.1", "setup", error, "Traceback", None, None), has_trained=False)
     assert failure is not None
     assert failure.reason == reason
-
-
-def refused_by_torch() -> str:
-    """What torch says of an operation that is not deterministic."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        torch.zeros(3).put_(torch.tensor([1]), torch.ones(1))
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {error}"
-    finally:
-        torch.use_deterministic_algorithms(before)
-    raise AssertionError("torch has become deterministic here; take another operation")
-
-
-def test_what_torch_refuses_as_not_deterministic_is_told_as_that() -> None:
-    failure = verdict(UserFailed("1.1", "setup", refused_by_torch(), "Traceback", None, None), has_trained=False)
-    assert failure is not None
-    assert failure.reason == Reason.NOT_DETERMINISTIC
 
 
 def verdict(
