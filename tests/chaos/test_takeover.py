@@ -131,6 +131,22 @@ def test_a_killed_controller_is_succeeded(running: RunningHome, tmp_path: Path, 
     )
 
 
+def test_a_controller_killed_with_its_agent_is_succeeded_as_soon(
+    running: RunningHome, tmp_path: Path, alone: Undisturbed
+) -> None:
+    job = running.classifier(tmp_path, workers=2)
+    members = job.wait_members(2)
+    job.wait_step(3)
+    agent = running.process("agent")
+    killed_at = datetime.now(UTC)
+    os.kill(agent.pid, signal.SIGKILL)
+    os.kill(job.controller_pid, signal.SIGKILL)
+    check_attached(job, killed_at)
+    assert {one.pid for one in members} <= {one.pid for one in running.client.workers(job.id)}
+    running.wait_restarted("agent", agent)
+    check_cluster(job, alone)
+
+
 def check_attached(job: ClusterJob, killed_at: datetime, within_s: float = REATTACH_S) -> None:
     """The successor leads soon."""
     (attached,) = job.wait_events("controller.attached")
