@@ -43,7 +43,7 @@ FAILED_IMAGE = """() => new Promise(done => {
 """Handlers of images that were put there before it have had their turn."""
 
 
-SHORT = ("script", "image", "out of an attribute", "address")
+SHORT = ("script", "out of an attribute")
 """Not `long`: those that most would break out by."""
 
 

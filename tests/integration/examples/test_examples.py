@@ -61,6 +61,7 @@ def test_it_trains_to_the_same_bits_alone_and_with_two_workers(home: Path, alone
     assert digest(together) == alone[name]
 
 
+@pytest.mark.long
 def test_a_model_is_fine_tuned_from_what_another_run_exported(home: Path) -> None:
     trained = call(home, "-m", "rubato.cli", "run", "examples/digits.py", "--config", "epochs=2")
     run = re.search(r"run_[0-9a-f]+", trained)

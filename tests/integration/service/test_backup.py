@@ -321,7 +321,7 @@ def mark_of(settings: Settings) -> set[str]:
 STROKES = frozenset({"os.rename", "os.mkdir", "os.remove", "shutil.rmtree", "sqlite3.connect"})
 
 
-@pytest.fixture(params=["beside the rest", "on another file system"])
+@pytest.fixture(params=["beside the rest", pytest.param("on another file system", marks=pytest.mark.long)])
 def make_old_home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Settings]]:
     """Makes homes whose databases lie in them, or elsewhere."""
     if request.param == "beside the rest":

@@ -47,7 +47,7 @@ def refused_start(service: ServiceProcess) -> None:
     assert out == "", "it never listened"
 
 
-@pytest.mark.parametrize("how", ["removed", "replaced"])
+@pytest.mark.parametrize("how", ["removed", pytest.param("replaced", marks=pytest.mark.long)])
 async def test_a_file_that_is_gone_stops_the_service_and_nothing_is_acknowledged(
     service: ServiceProcess, how: str
 ) -> None:

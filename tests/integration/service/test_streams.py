@@ -127,7 +127,7 @@ async def test_events_replay_without_gap_or_double(client: httpx.AsyncClient, co
     assert rest[-1].data == {"status": "succeeded"}
 
 
-@pytest.mark.parametrize("stream", ["metrics", "logs", "events"])
+@pytest.mark.parametrize("stream", [pytest.param("metrics", marks=pytest.mark.long), "logs", "events"])
 async def test_a_stream_that_is_cut_amid_its_messages_misses_nothing_and_doubles_nothing(
     service: ServiceProcess, client: httpx.AsyncClient, controller: SimulatedController, stream: str
 ) -> None:

@@ -162,7 +162,7 @@ def test_what_was_withdrawn_while_it_was_on_its_way_is_delivered_again(reading: 
     assert not reading.told
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSEGV, marks=pytest.mark.long)])
 def test_a_killed_process_is_replaced(reading: Reading, number: signal.Signals) -> None:
     victim = reading.ahead.pids[0]
     os.kill(victim, number)

@@ -35,6 +35,7 @@ def values(output: str, name: str) -> list[float]:
     return [float(value) for value in re.findall(rf"\b{name} ([\d.]+)", output)]
 
 
+@pytest.mark.long  # the demo's does, too
 def test_the_image_classifier_reaches_97_percent(tmp_path: Path) -> None:
     output = run_copy("image-classifier", tmp_path, "epochs=20")
     assert values(output, "accuracy")[-1] >= 0.97, output
