@@ -51,6 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text(PROGRAM.replace("0.004", "0.016"))  # more than what a busy machine adds
     sizes = ["--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]
     assert run(["profile", "train.py", *sizes]) == 0
     told = capsys.readouterr()
@@ -67,7 +68,7 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert found.merge_s.keys() == {"topk", "gtopk"}
     assert found.codec_settings == {"density": 0.001, "rank": 4, "rows": 5, "columns": 0}
     slow, quick = found.layers
-    assert 0.003 < slow.forward_s < 0.4, "four milliseconds a sample, and more where the machine is busy"
+    assert 0.012 < slow.forward_s < 0.4, "sixteen milliseconds a sample, and more where the machine is busy"
     assert quick.forward_s < slow.forward_s / 2
     assert all(0 <= layer.backward_s < slow.forward_s / 2 for layer in found.layers)
     assert found.codec_s.keys() == set(CODECS)
