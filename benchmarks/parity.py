@@ -66,6 +66,7 @@ LOCAL: dict[str, dict[str, Any]] = {
     "diloco": {"method": "diloco"},
     "streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5},
     "delayed streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "mix": 0.5, "delay": 2},
+    "unmixed delayed streaming_diloco of 2": {"method": "streaming_diloco", "fragments": 2, "delay": 2},
     "synchronous with a backup": {"method": "synchronous", "backups": 1},
     "asynchronous": {"method": "asynchronous"},
     "layer_separation": SEPARATED,

@@ -30,8 +30,8 @@ from rubato.engine.ending import seal
 from rubato.engine.epoch import Epoch
 from rubato.engine.evaluation import Evaluator
 from rubato.engine.flat import FlatLayout
+from rubato.engine.noise import RATE, LearningRate, NoiseWatch
 from rubato.engine.noise import REGISTERED as NOISE
-from rubato.engine.noise import LearningRate, NoiseWatch
 from rubato.engine.replicas import Replicas, replicas_of
 from rubato.engine.separation import Separation, separation_of
 from rubato.engine.served import Served
@@ -176,8 +176,8 @@ class Run:
         if session.spec.batch.noise_every:
             self._registered[NOISE] = self._noise = NoiseWatch(session.spec)
         if session.spec.lr_scaling.rule != "none":
-            self._rate = LearningRate(session.spec, self._noise)
-            self._rate.attach(prepared["optimizers"].values(), lambda: session.step)
+            self._registered[RATE] = self._rate = LearningRate(session.spec, self._noise, lambda: session.step)
+            self._rate.attach(prepared["optimizers"].values())
         state = TrainingState(prepared["models"], prepared["optimizers"], self._registered, self.state)
         replicas = self._replicas = replicas_of(session.spec, state, prepared["scaler"])
         serving = serving_of(session.spec, state, replicas)
@@ -197,6 +197,8 @@ class Run:
                 warm_up(state, source, session.device)
             forgotten = unregistered([*prepared["optimizers"].values(), *self._registered.values()])
             session.start(state, flat, plan, total)
+            if self._rate is not None:
+                self._rate.begin()
             self._weights = Weights(state) if replicas is None else None
             if forgotten:
                 session.notice(EventKind.UNREGISTERED, _advice(forgotten), things=forgotten)

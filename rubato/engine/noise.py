@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from rubato.wire.spec import JobSpec
 
 REGISTERED = "rubato.noise"
 """The name of what is known of the noise, in the training state."""
+RATE = "rubato.rate"
+"""Likewise, of when a rule for the learning rate began."""
 
 
 class NoiseWatch:
@@ -65,30 +68,54 @@ class NoiseWatch:
 
 
 class LearningRate:
-    """Multiplies the learning rates of the program's optimizers while they step; the program sees its own ones."""
+    """Multiplies the learning rates of the program's optimizers while they step; the program sees its own ones.
 
-    def __init__(self, spec: JobSpec, watch: NoiseWatch | None) -> None:
-        self._rule, self._warmup_steps = spec.lr_scaling.rule, spec.lr_scaling.warmup_steps
+    Args:    step: the present one.
+    """
+
+    def __init__(self, spec: JobSpec, watch: NoiseWatch | None, step: Callable[[], int]) -> None:
+        self._terms, self._rule = asdict(spec.lr_scaling), spec.lr_scaling.rule
         self._batch, self._base = spec.batch.global_size, spec.base_batch
-        self._watch = watch
+        self._watch, self._step = watch, step
+        self._since: int | None = None
+        """The first step of these terms."""
+        self._before = 1.0
+        """The factor until then."""
+
+    def begin(self) -> None:
+        """Training begins, or goes on: with the present step, unless what was loaded had these terms already."""
+        if self._since is None:
+            self._since = self._step()
 
     def factor(self, step: int) -> float:
         """At this step."""
         noise = self._watch.noise if self._watch is not None else Noise()
-        return warmed(1.0, gain(self._rule, self._batch, self._base, noise), step, self._warmup_steps)
+        since = step if self._since is None else self._since
+        after = gain(self._rule, self._batch, self._base, noise)
+        return warmed(self._before, after, step - since, self._terms["warmup_steps"])
 
-    def attach(self, optimizers: Iterable[torch.optim.Optimizer], step: Callable[[], int]) -> None:
-        """From here on.
+    def state_dict(self) -> dict[str, Any]:
+        """Since when these terms are in force, and the present factor, which others would begin from."""
+        step = self._step()
+        known = {"terms": self._terms, "since": self._since, "before": self._before}
+        return {**known, "step": step, "factor": self.factor(step)}
 
-        Args:    step: the present one.
-        """
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it over; where it was of other terms, these begin with its step."""
+        if state["terms"] == self._terms:
+            self._since, self._before = state["since"], state["before"]
+        else:
+            self._since, self._before = state["step"], state["factor"]
+
+    def attach(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """From here on."""
         for optimizer in optimizers:
             own: list[Any] = []
 
             def before(one: torch.optim.Optimizer, *_: Any, own: list[Any] = own) -> None:
                 own[:] = [group["lr"] for group in one.param_groups]
                 for group in one.param_groups:
-                    group["lr"] = group["lr"] * self.factor(step())
+                    group["lr"] = group["lr"] * self.factor(self._step())
 
             def after(one: torch.optim.Optimizer, *_: Any, own: list[Any] = own) -> None:
                 for group, rate in zip(one.param_groups, own, strict=True):

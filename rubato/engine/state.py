@@ -18,7 +18,9 @@ from rubato.checkpoint.tree import decode, encode
 from rubato.engine.shares import overlaps, share_bounds, total_bytes
 from rubato.errors import CheckpointError, ModelError
 
-OPTIONAL = frozenset({"rubato.aggregation", "rubato.noise", "rubato.outer", "rubato.streaming", "rubato.updates"})
+OPTIONAL = frozenset(
+    {"rubato.aggregation", "rubato.noise", "rubato.outer", "rubato.rate", "rubato.streaming", "rubato.updates"}
+)
 """Names of what a job may begin to have, or no longer have, when it goes on from a checkpoint."""
 
 

@@ -62,7 +62,8 @@ class LrScalingSpec:
     base_size: int | None = None
     """Samples of the batch that the program's learning rate was chosen for."""
     warmup_steps: int = 0
-    """Steps over which the factor goes from 1 to what the rule says."""
+    """Steps over which the factor goes from what it was, 1 at first, to what the rule says. They begin where these
+    three do: with the first step, or with that of a checkpoint that was made with others."""
 
     def __post_init__(self) -> None:
         check_rules(

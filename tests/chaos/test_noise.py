@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faulty_run import SEED
-from small_job import job, live_through
+from invariants import values_by_step
+from small_job import PLAIN, job, live_through
 
 from rubato.testing import LocalJob
 
@@ -24,7 +26,7 @@ if __name__ == "__main__":
 """
 SPEC: dict[str, Any] = {
     "batch": {"noise_every": 2},
-    "lr_scaling": {"rule": "adascale", "base_size": 4, "warmup_steps": 5},
+    "lr_scaling": {"rule": "adascale", "base_size": 4, "warmup_steps": 20},
 }
 
 
@@ -45,3 +47,52 @@ def test_it_is_the_same_whatever_the_workers(tmp_path: Path) -> None:
     known = [scale for scale, _ in expected if scale is not None]
     assert len(known) > 10
     assert len({factor for _, factor in expected}) > 10
+
+
+def rule(name: str, steps: int) -> dict[str, Any]:
+    """Of a batch of 16: `linear` makes 4 of it, `sqrt` 2."""
+    return {"lr_scaling": {"rule": name, "base_size": 4, "warmup_steps": steps}}
+
+
+def test_a_warmup_begins_with_the_checkpoint_that_a_rule_is_added_to(tmp_path: Path) -> None:
+    """It goes on after the loss of all and with a joiner; another rule begins from the factor of then."""
+
+    def part(name: str, **spec: Any) -> Any:
+        (home := tmp_path / name).mkdir()
+        kept = {"checkpoint_dir": str(tmp_path / "kept"), "checkpoint": {"every_steps": 3}}
+        return job(home, PLAIN, config={"steps": 60, **spec.pop("config", {})}, **kept, **spec)
+
+    def pause(run: LocalJob) -> None:
+        run.run.answer({"verb": "pause"})
+        run.wait_for_end()
+
+    slow = {"pace": 0.1}
+    with part("without", config=slow) as run:
+        run.wait_step(4)
+        pause(run)
+    with part("linear", config=slow, **rule("linear", 30)) as run:
+        run.wait(lambda: len(run.events("checkpoint.committed")) > 0, "a checkpoint")
+        run.kill([0, 1])
+        run.wait(lambda: len(run.formed()) == 2, "a restart")
+        run.scale(3)
+        run.wait_workers(3)
+        run.wait_step(run.step + 2)
+        pause(run)
+        linear = factors(run)
+    with part("sqrt", **rule("sqrt", 6)) as run:
+        run.result()
+        root = factors(run)
+    began, went_on = min(linear), min(root)
+    assert 4 <= began < went_on < 60
+
+    def grown(step: int) -> float:
+        return 1.0 + 3.0 * min(1.0, (step - began) / 30)
+
+    assert linear == {step: pytest.approx(grown(step)) for step in range(began, went_on)}
+    share = {step: min(1.0, (step - went_on) / 6) for step in range(went_on, 60)}
+    assert root == {step: pytest.approx((1 - of) * grown(went_on) + of * 2.0) for step, of in share.items()}
+
+
+def factors(run: LocalJob) -> dict[int, float]:
+    """By the index of the step."""
+    return {step - 1: values["lr_factor"] for step, values in values_by_step(run).items()}

@@ -11,11 +11,11 @@ from alone import ROWS, AloneRun, loss_of, own_generators, prepared
 from torch import nn
 
 from rubato.engine.flat import FlatLayout
-from rubato.engine.noise import NoiseWatch
+from rubato.engine.noise import LearningRate, NoiseWatch
 from rubato.errors import SpecError
 from rubato.strategies.batch_rules import Noise, keep_of
-from rubato.wire.batch import LrScalingSpec
-from rubato.wire.spec import parse_spec
+from rubato.wire.batch import BatchSpec, LrScalingSpec
+from rubato.wire.spec import JobSpec, parse_spec
 
 SIZE, PIECES = 8, 4
 
@@ -226,11 +226,50 @@ def test_hooks_of_the_program_see_its_own_rates_and_may_change_them() -> None:
 
 
 def test_adascale_goes_by_the_noise() -> None:
+    """Of B = 8 and B0 = 2: (v / 2 + g) / (v / 8 + g) is (n / 2 + 1) / (n / 8 + 1) with the noise scale n = v / g."""
     run = AloneRun(noise_every=1, lr_scaling=LrScalingSpec("adascale", base_size=2))
     go(run, 6)
     factors = [row.values["lr_factor"] for row in run.rows]
-    assert all(1.0 <= factor <= 4.0 for factor in factors)
-    assert len(set(factors)) > 1
+    for factor, noise in zip(factors, (row.values.get("noise_scale") for row in run.rows), strict=True):
+        assert factor == pytest.approx(4.0 if noise is None else (noise / 2 + 1) / (noise / 8 + 1))
+    assert sum(1.0 < factor < 4.0 for factor in factors) > 2
+
+
+def rate(rule: Any, base_size: int, warmup_steps: int, step: int) -> LearningRate:
+    """Of a batch of 400, before its first step of these terms."""
+    scaling = LrScalingSpec(rule, base_size, warmup_steps)
+    spec = JobSpec(name="a", entrypoint="a.py:train", batch=BatchSpec(400), lr_scaling=scaling)
+    return LearningRate(spec, None, lambda: step)
+
+
+def factors(one: LearningRate, *steps: int) -> list[float]:
+    return [one.factor(step) for step in steps]
+
+
+def test_a_warmup_begins_where_the_rule_does() -> None:
+    late = rate("linear", 100, 500, step=5_000)
+    late.begin()
+    assert factors(late, 5_000, 5_250, 5_500, 9_000) == [1.0, 2.5, 4.0, 4.0]
+
+
+def test_who_goes_on_by_the_same_rule_begins_no_second_warmup() -> None:
+    saved, other = rate("linear", 100, 500, step=5_250), rate("linear", 100, 500, step=5_250)
+    saved._since = 5_000
+    other.load_state_dict(saved.state_dict())
+    other.begin()
+    assert factors(other, 5_250, 5_375, 5_500) == factors(saved, 5_250, 5_375, 5_500) == [2.5, 3.25, 4.0]
+    assert other.state_dict() == saved.state_dict()
+
+
+@pytest.mark.parametrize("terms", [("sqrt", 25, 100), ("linear", 200, 100), ("linear", 100, 100)])
+def test_another_rule_begins_from_the_factor_that_was(terms: tuple[str, int, int]) -> None:
+    saved, other = rate("linear", 100, 500, step=5_250), rate(*terms, step=5_250)
+    saved._since = 5_000
+    other.load_state_dict(saved.state_dict())
+    other.begin()
+    after = other.factor(9_000)
+    assert after == {"sqrt": 4.0, "linear": 400 / terms[1]}[terms[0]]
+    assert factors(other, 5_250, 5_300, 5_350) == [2.5, (2.5 + after) / 2, after]
 
 
 @pytest.mark.parametrize(

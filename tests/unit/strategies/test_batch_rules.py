@@ -53,6 +53,11 @@ def test_gains() -> None:
     assert gain("adascale", 400, 100, Noise(1.0, 0.0, 1.0)) == 1.0
 
 
+def test_adascale_takes_the_variance_in_the_batch_that_the_rate_was_chosen_for() -> None:
+    """Of a sample 100, so of a batch of 100 as much as the gradient's square, 1: (1 + 1) / (1 / 4 + 1)."""
+    assert gain("adascale", 400, 100, Noise(1.0, 100.0, 1.0)) == pytest.approx(1.6)
+
+
 def test_where_noise_hides_the_gradient_a_batch_is_worth_all_its_samples() -> None:
     """The estimate of |G|^2 goes to and fro about 0 then; the learning rate must not."""
     above, below = (gain("adascale", 256, 64, Noise(sqr, 6400.0, 1.0)) for sqr in (1e-3, -1e-3))

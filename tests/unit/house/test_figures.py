@@ -1,0 +1,232 @@
+"""Figures in the prose about strategies are those of the tables: each sentence is made of them here, and is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.document import DOCUMENT
+from benchmarks.parity import LOCAL, TASKS, table
+from benchmarks.parity import STRATEGIES as WHOLE_OR_LESS
+
+ROOT = DOCUMENT.parents[1]
+RECORD = ROOT / "benchmarks" / "measured" / "parity.json"
+TABLES = DOCUMENT.read_text()
+SUMS = ("auto", "ring", "tree", "halving_doubling", "server", "native")
+METHODS = ("fp16", "bf16", "powersgd", "topk", "gtopk", "hierarchical_topk", "threshold", "sketch", "sketched_sgd")
+COMPRESSED = (*METHODS, "onebit")
+HEADS = ("exchange", "its messages alone", "strategy")
+LINKS = [(mbit, latency) for mbit in (10, 50, 100) for latency in (0, 2, 5)]
+SETTINGS = {"4", "5", "5 %", "32", "50", "100", "256", "400,000"}
+"""Of what was measured, in the part of the page that ranks strategies."""
+
+
+def prose(page: Path) -> str:
+    """Without what breaks its lines."""
+    return " ".join(page.read_text().split())
+
+
+STRATEGIES = prose(ROOT / "docs" / "explanation" / "strategies.md")
+
+
+def part(name: str) -> str:
+    """What a script wrote into the page of tables."""
+    return TABLES.split(f"<!-- {name}: written by a script -->")[1].split(f"<!-- {name}: end -->")[0]
+
+
+def rows(text: str) -> Iterator[list[str]]:
+    """Of all its tables, heads too; the name of a row without quotes."""
+    for line in text.splitlines():
+        if line.startswith("| "):
+            first, *cells = (cell.strip() for cell in line.strip("| ").split(" | "))
+            yield [first.strip("`"), *cells]
+
+
+class OnLinks:
+    """Milliseconds, measured and predicted, by name, Mb/s and latency: the table of this head for each latency."""
+
+    def __init__(self, name: str, head: str) -> None:
+        self._found: dict[tuple[str, int, int], tuple[int, int]] = {}
+        self.sent: dict[str, int] = {}
+        """Kilobytes."""
+        for text in part(name).split("Latency ")[1:]:
+            is_ours, latency = False, int(text.split()[0])
+            for first, *cells in rows(text):
+                if first in HEADS:
+                    is_ours = first == head
+                elif is_ours:
+                    for mbit, cell in zip((10, 50, 100), cells[-3:], strict=True):
+                        measured, predicted = map(int, cell.split(", "))
+                        self._found[first, mbit, latency] = measured, predicted
+                    self.sent[first] = int(cells[0]) if len(cells) > 3 else 0
+
+    def ms(self, name: str, mbit: int = 100, latency: int = 0) -> int:
+        """Measured."""
+        return self._found[name, mbit, latency][0]
+
+    def ratios(self, *names: str, latencies: tuple[int, ...] = (0, 2, 5)) -> list[float]:
+        """Measured, of predicted."""
+        found = [(one, latency, pair) for (one, _, latency), pair in self._found.items()]
+        return [measured / told for one, at, (measured, told) in found if one in names and at in latencies]
+
+
+EXCHANGES, MESSAGES = OnLinks("strategies", "exchange"), OnLinks("strategies", "its messages alone")
+STEPS = OnLinks("strategy-steps", "strategy")
+LEARNED = {
+    recipe: table(recipe, {name: values[name] for name in (*WHOLE_OR_LESS, *LOCAL)})
+    for recipe, values in json.loads(RECORD.read_text())["values"].items()
+}
+"""As `make bench-parity` tells what it has kept."""
+OTHERS_LEARNED = [*list(WHOLE_OR_LESS)[1:], *LOCAL]
+"""Beside whole gradients."""
+
+
+def mean(recipe: str, name: str) -> float:
+    """Of the seeds."""
+    return next(float(cells[0]) for first, *cells in rows(LEARNED[recipe]) if first == name)
+
+
+def below(recipe: str, name: str) -> str:
+    """By how many standard deviations it is worse than whole gradients; better, if it is."""
+    worse = next(float(cells[2]) for first, *cells in rows(LEARNED[recipe]) if first == name)
+    return f"{abs(worse):.1f} {'below' if worse >= 0 else 'better'}"
+
+
+def not_at_parity(recipe: str) -> list[str]:
+    return [first for first, *cells in rows(LEARNED[recipe]) if cells[-1] == "no"]
+
+
+def loss(*names: str) -> str:
+    """Of these in `char-lm`."""
+    return " and ".join(f"{mean('char-lm', one):.2f}" for one in names)
+
+
+IMAGES, NEAREST = "image-classifier", ("hierarchical_topk 5 %", "topk 5 %")
+REST = ("topk", "gtopk", "sketch", "sketched_sgd")
+
+
+def told_of_strategies() -> Iterator[str]:
+    """In the order of the page."""
+    ms, sent = EXCHANGES.ms, EXCHANGES.sent
+    yield f"({ms('fp16')} ms and {ms('bf16')}, against {ms('auto')} with `auto`)"
+    one = "synchronous with a backup"
+    yield f"at parity in both recipes ({below(IMAGES, one)}, {below('char-lm', one)}): each sample counts once"
+    fewer = " and ".join(f"{sent['auto'] / sent[name]:.0f}" for name in ("powersgd", "onebit"))
+    far = f"{below(IMAGES, 'powersgd rank 4').split()[0]} and {below(IMAGES, 'onebit')}"
+    losses, whole = loss("powersgd rank 4", "onebit"), loss("auto")
+    yield (
+        f"{fewer} times fewer bytes at parity there ({far}); in `char-lm` the loss is {losses} after as many updates, "
+        f"of {whole}"
+    )
+    yield (
+        f"at parity in `image-classifier` ({below(IMAGES, 'diloco').split()[0]} and "
+        f"{below(IMAGES, 'streaming_diloco of 2')}); in `char-lm` `local_sgd` is the nearest ({loss('local_sgd')} of "
+        f"{whole})"
+    )
+    yield f"the first two are the nearest ({loss(*NEAREST)} in `char-lm`)"
+    most, least = max(sent[one] for one in REST), min(sent[one] for one in REST)
+    yield (
+        f"`hierarchical_topk` sends {sent['hierarchical_topk']} kB at 1 %, from a machine of two workers, and the "
+        f"others {least} to {most}, where `powersgd` sends {sent['powersgd']}"
+    )
+    points = 100 * (mean(IMAGES, "auto") - mean(IMAGES, "asynchronous"))
+    yield (
+        f"({below(IMAGES, 'threshold 0.001')} and {loss('threshold 0.001')} with 0.001); what is computed from old "
+        f"weights is {below(IMAGES, 'asynchronous')} ({points:.1f} points of accuracy), and {loss('asynchronous')}"
+    )
+    delayed = "delayed streaming_diloco of 2"
+    yield f"without, the loss in `char-lm` was {loss(f'unmixed {delayed}')} instead of {loss(delayed)}."
+    times = {mbit: STEPS.ms("asynchronous", mbit) / STEPS.ms("auto", mbit) for mbit in (10, 100)}
+    yield f"take {times[100]:.1f} (100 Mb/s) to {times[10]:.0f} times (10) as long as with `auto`."
+    shortest, longest = (STEPS.ms("synchronous", *at) / STEPS.ms("auto", *at) for at in ((100, 5), (10, 0)))
+    yield f"{shortest:.1f} to {longest:.1f} times as long as `auto` (100 Mb/s with 5 ms, 10 Mb/s without)"
+
+
+def told_of_predictions() -> Iterator[tuple[str, str]]:
+    """Page and words."""
+    reached = []
+    for name in SUMS:
+        apart = [max(ratio, 1 / ratio) for ratio in MESSAGES.ratios(name)]
+        reached.append(f"`{name}` {sum(one <= 1.05 for one in apart)} ({100 * max(apart) - 100:.0f} %)")
+    targets, architecture = "docs/benchmarks.md", "ARCHITECTURE.md"
+    worst = "Alone, whole sums reach it on so many of nine links (in brackets the worst): "
+    yield targets, f"{worst}{', '.join(reached)}; on the others, which have latency, they take less than predicted."
+    slow, thin = MESSAGES.ratios("topk", "threshold"), MESSAGES.ratios("powersgd")
+    late = MESSAGES.ratios("sketched_sgd", latencies=(5,))
+    yield (
+        targets,
+        f"`topk` and `threshold` take {min(slow):.2f} to {max(slow):.1f} times as long as predicted, `powersgd` "
+        f"{min(thin):.2f} to {max(thin):.2f}, `sketched_sgd` at 5 ms {min(late):.2f} to {max(late):.2f}",
+    )
+    off = [f"{statistics.median(STEPS.ratios(*COMPRESSED, latencies=(latency,))):.2f}" for latency in (0, 2, 5)]
+    near, far = (max(STEPS.ratios("sketch", latencies=latencies)) for latencies in ((0,), (2, 5)))
+    yield (
+        targets,
+        f"as predicted without latency ({off[0]} at the median; `sketch` up to {near:.2f}), and takes {off[1]} and "
+        f"{off[2]} times as long with 2 and 5 ms, `sketch` up to {far:.1f}",
+    )
+    yield (
+        architecture,
+        f"steps with compression take {off[1]} and {off[2]} times as long as it says, at the median, on links with 2 "
+        f"and 5 ms of latency (`sketch` up to {far:.1f} times), and without latency {off[0]} times",
+    )
+    for recipe in TASKS:
+        yield targets, f"{len(not_at_parity(recipe))} of {len(OTHERS_LEARNED)} in `{recipe}`"
+
+
+def test_what_is_said_of_strategies_is_what_was_measured() -> None:
+    assert [one for one in told_of_strategies() if one not in STRATEGIES] == []
+
+
+def test_what_is_said_of_predictions_is_what_was_measured() -> None:
+    assert [(page, one) for page, one in told_of_predictions() if one not in prose(ROOT / page)] == []
+    beyond = [MESSAGES.ratios(one, latencies=(0,)) for one in SUMS]
+    assert all(max(ratio, 1 / ratio) <= 1.05 for ratios in beyond for ratio in ratios), "without latency all reach it"
+    assert max(MESSAGES.ratios(*SUMS)) <= 1.05, "those that do not reach it take less"
+
+
+def test_what_is_said_to_be_slower_is_slower() -> None:
+    assert (
+        "at 10 to 100 Mb/s, but for `sketch` (from 50 on), `sketched_sgd` (at 100, with latency from 50 on) and, at "
+        "100 Mb/s with 5 ms, `fp16`"
+    ) in STRATEGIES
+    slower = {(one, *link) for one in COMPRESSED for link in LINKS if STEPS.ms(one, *link) > STEPS.ms("auto", *link)}
+    said = {("sketch", *link) for link in LINKS if link[0] >= 50} | {("fp16", 100, 5)}
+    assert slower == said | {("sketched_sgd", *link) for link in LINKS if link[0] == 100 or link in ((50, 2), (50, 5))}
+    assert "at 50 Mb/s `sketch` computes for longer than it saves" in STRATEGIES
+    assert EXCHANGES.ms("sketch", 50) > EXCHANGES.ms("auto", 50)
+
+
+def test_who_is_said_to_be_at_parity_is() -> None:
+    both = (
+        "fp16",
+        "bf16",
+        "synchronous with a backup",
+        *(one for one in OTHERS_LEARNED if one.startswith("layer_separation")),
+    )
+    here = (
+        "powersgd rank 4",
+        "onebit",
+        *(one for one in OTHERS_LEARNED if one.endswith("diloco") or "streaming" in one),
+    )
+    assert not {*both, *here} & {*not_at_parity(IMAGES)}
+    assert not {*both} & {*not_at_parity("char-lm")}
+    assert all(one in not_at_parity(recipe) for one in OTHERS_LEARNED if one.endswith("topk 5 %") for recipe in TASKS)
+
+
+def test_the_table_of_what_is_learned_is_that_of_its_record() -> None:
+    assert [recipe for recipe, told in LEARNED.items() if told not in part("parity")] == []
+
+
+def test_in_the_ranking_and_with_two_digits_no_other_figure_stands() -> None:
+    """Each has a table, which `told_of_strategies` names: a new one belongs there, a setting into SETTINGS."""
+    rest = STRATEGIES
+    for one in told_of_strategies():
+        rest = rest.replace(one, "")
+    rest = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", rest)
+    ranking = rest.split("## Which one")[1].split("## The methods")[0]
+    assert set(re.findall(r"\d[\d.,]*(?: %)?(?<![.,])", ranking)) <= SETTINGS
+    assert re.findall(r"(?<![\d.])\d\.\d\d(?![\d.])", rest) == []
