@@ -41,6 +41,7 @@ def test_nothing_is_said_of_what_is_usual() -> None:
     [
         (shared(3, 8), "8 microbatches (batch.num_microbatches) 3 workers (workers.initial) have 2 or 3 each"),
         (shared(3, 8), "some wait for others in each step: 2 or 4 workers have equally many."),
+        (shared(5, 8), "in each step: 4 or 8 workers have equally many."),
         (shared(7, 16, min=5, max=9), "in each step: 8 workers have equally many."),
         (shared(6, 16, min=5, max=7), "in each step: give a multiple of 6."),
         (shared(2, 9, max=2), "have 4 or 5 each, so that some wait for others in each step: give a multiple of 2."),
