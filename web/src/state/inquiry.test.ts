@@ -27,7 +27,7 @@ describe("findingsOf", () => {
 
   it.each(["", "-1", "short"])("asks for a latency in place of %j", (latency) => {
     expect(findingsOf({ ...FIRST_TYPED, latency })).toEqual({
-      latency: expect.stringContaining("in milliseconds"),
+      latency: expect.stringContaining("of milliseconds"),
     });
   });
 

@@ -37,12 +37,12 @@ export function findingsOf(typed: Typed): Partial<Record<keyof Typed, string>> {
   const found: Partial<Record<keyof Typed, string>> = {};
   if (typed.measuredBy.trim() === "") {
     if (!isWithin(typed.bandwidth, LEAST_GBIT, MOST_GBIT))
-      found.bandwidth = `Give a number from ${LEAST_GBIT} to ${MOST_GBIT}, in Gbit/s.`;
+      found.bandwidth = `Give a number in Gbit/s, from ${LEAST_GBIT} to ${MOST_GBIT.toExponential()}.`;
     if (!isWithin(typed.latency, 0, MOST_MS))
-      found.latency = `Give a number from 0 to ${MOST_MS}, in milliseconds.`;
+      found.latency = `Give a number of milliseconds, from 0 to ${MOST_MS.toExponential()}.`;
   }
   if (typed.noise.trim() !== "" && !isWithin(typed.noise, Number.MIN_VALUE, MOST_NOISE))
-    found.noise = `Give a number of samples above 0, at most ${MOST_NOISE}, or none.`;
+    found.noise = `Give a number of samples above 0, up to ${MOST_NOISE.toExponential()}, or none.`;
   return found;
 }
 
