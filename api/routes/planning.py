@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from api.auth import Caller, Parts, needs
 from api.bodies import read_json
 from api.routes.errors import errors
-from rubato.errors import Finding, SpecError, UserError
+from rubato.errors import Finding, SpecError, UserError, meant
 from rubato.planner.batches import check_noise
 from rubato.planner.choose import Plan, plan
 from rubato.planner.links import Link
@@ -30,37 +30,22 @@ MAX_BYTES = 1 << 20
 """Of a request: a spec, and a profile with some thousand layers."""
 MOST_ROWS = 1000
 """Of a job that has measured links: the newest count."""
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "spec": {"type": "object", "description": "A job spec."},
-                        "profile": {"type": "object", "description": "What `rubato profile` wrote."},
-                        "link": {
-                            "type": "object",
-                            "properties": {"latency_s": {"type": "number"}, "bytes_per_s": {"type": "number"}},
-                            "required": ["latency_s", "bytes_per_s"],
-                        },
-                        "links_of": {
-                            "type": "string",
-                            "description": "Instead: id or name of a job of the recipe `measure-links`.",
-                        },
-                        "noise_scale": {
-                            "type": "number",
-                            "description": "Of its gradients, in samples, as a job like it has charted: other batches "
-                            "are compared.",
-                        },
-                    },
-                    "required": ["spec", "profile"],
-                }
-            }
-        },
-    }
+_FIELDS = {
+    "spec": {"type": "object", "description": "A job spec."},
+    "profile": {"type": "object", "description": "What `rubato profile` wrote."},
+    "link": {
+        "type": "object",
+        "properties": {"latency_s": {"type": "number"}, "bytes_per_s": {"type": "number"}},
+        "required": ["latency_s", "bytes_per_s"],
+    },
+    "links_of": {"type": "string", "description": "Instead: id or name of a job of the recipe `measure-links`."},
+    "noise_scale": {
+        "type": "number",
+        "description": "Of its gradients, in samples, as a job like it has charted: other batches are compared.",
+    },
 }
+_SCHEMA = {"type": "object", "properties": _FIELDS, "required": ["spec", "profile"], "additionalProperties": False}
+_BODY = {"requestBody": {"required": True, "content": {"application/json": {"schema": _SCHEMA}}}}
 T = TypeVar("T")
 
 
@@ -69,6 +54,7 @@ T = TypeVar("T")
 async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
     """Predict a step for each number of workers and strategy, from a profile of the program; nothing is stored."""
     body = await read_json(request, "question", MAX_BYTES)
+    _check_fields(body)
     is_whole = (
         isinstance(body, dict) and {"spec", "profile"} <= body.keys() and ("link" in body) != ("links_of" in body)
     )
@@ -89,6 +75,16 @@ async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
         return to_json(await asyncio.to_thread(plan, profile, link, spec, noise_scale))
     except SpecError as error:
         raise invalid_spec(error) from None
+
+
+def _check_fields(body: Any) -> None:
+    if not isinstance(body, dict):
+        return
+    known = f"; known fields: {', '.join(_FIELDS)}"
+    unknown = [Finding(name, f"unknown field{meant(name, _FIELDS) or known}") for name in body if name not in _FIELDS]
+    if unknown:
+        told = "; ".join(map(str, unknown))
+        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The question is not valid: {told}", findings=unknown)
 
 
 def _noise_of(body: dict[str, Any]) -> float | None:

@@ -110,7 +110,9 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
             return [f"{share}, which one worker makes as gradients come from the others"]
         if parsed.local_updates.is_served:
             return [f"{share}, which one worker makes, each when the gradients of the others are there"]
-        return [f"{share}, of which one worker computes {parsed.local_updates.cut}, the others all before it"]
+        keepers = parsed.local_updates.keepers
+        keep = "one worker computes" if keepers == 1 else f"{keepers} workers compute"
+        return [f"{share}, of which {keep} {parsed.local_updates.cut}, the others all before it"]
     if parsed.local_updates.is_on:
         step += f", each of which makes {plural(parsed.local_updates.sync_every, 'update')} by itself"
     if not parsed.reproducible:

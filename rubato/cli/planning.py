@@ -16,7 +16,8 @@ from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, par
 from rubato.cli.output import note, put, put_json, put_table
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
-from rubato.planner.links import Link
+from rubato.planner.links import MAX_BYTES_PER_S, Link
+from rubato.planner.links import MAX_S as MAX_LATENCY_S
 from rubato.planner.measured import Passes, link_of, profile_of, sizes_of
 from rubato.planner.profile import Profile, program_of
 from rubato.wire.codec import from_json, to_json
@@ -24,6 +25,8 @@ from rubato.wire.spec import JobSpec, spec_to_json
 from rubato.wire.units import format_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rubato.planner.batches import Batch
     from rubato.planner.choose import Plan
     from rubato.planner.options import Option
@@ -68,7 +71,7 @@ def profile(
         put_json(to_json(found))
         return
     put(
-        f"{output}: {found.parameters:,} parameters in {len(found.layers)} layers, "
+        f"{output}: {found.parameters:,} parameters in {len(seen[0].layers)} layers, "
         f"{1e3 * (found.forward_s(sizes[-1]) + found.backward_s(sizes[-1])):.3g} ms a pass over {sizes[-1]} samples"
     )
     program = file or f"--recipe {recipe}"
@@ -84,10 +87,21 @@ def plan(
     ),
     gbit: Annotated[
         float | None,
-        typer.Option("--gbit", min=0.000001, help="Bandwidth of a worker's network port, in Gbit a second."),
+        typer.Option(
+            "--gbit",
+            min=0.000001,
+            max=MAX_BYTES_PER_S * 8 / 1e9,
+            help="Bandwidth of a worker's network port, in Gbit a second.",
+        ),
     ] = None,
     latency_ms: Annotated[
-        float, typer.Option("--latency-ms", min=0.0, help="Until a message between two workers begins to arrive.")
+        float,
+        typer.Option(
+            "--latency-ms",
+            min=0.0,
+            max=MAX_LATENCY_S * 1e3,
+            help="Until a message between two workers begins to arrive.",
+        ),
     ] = 0.1,
     links_of: Annotated[
         str | None,
@@ -99,6 +113,9 @@ def plan(
     ] = None,
     config: ConfigOption = None,
     settings: SettingsOption = None,
+    shows_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Show every strategy with every number of workers.")
+    ] = False,
     as_json: JsonOption = False,
     url: UrlOption = None,
 ) -> None:
@@ -120,7 +137,7 @@ def plan(
     if as_json:
         put_json(to_json(answer))
         return
-    _show(answer)
+    _show(answer, shows_all=shows_all)
 
 
 def _read(
@@ -176,25 +193,37 @@ def _read_profile(path: Path) -> Profile:
         raise UserError(f"{path} is no profile ({error}); `rubato profile` measures one") from error
 
 
-def _show(answer: Plan) -> None:
+def _show(answer: Plan, *, shows_all: bool) -> None:
     for sentence in answer.sentences:
         put(sentence)
     put("\nThe fastest of each strategy:")
-    put_table([_row(option) for option in answer.best], _COLUMNS)
-    put(f"\n{answer.recommended.name}, by workers:")
-    put_table([_row(option) for option in answer.by_workers], _COLUMNS)
+    _put_options(answer.best, answer.recommended)
+    if shows_all:
+        put("\nEvery strategy, by workers:")
+        _put_options(answer.options, answer.recommended)
+    else:
+        put(f"\n{answer.recommended.name}, by workers:")
+        _put_options(answer.by_workers, answer.recommended)
     if answer.batches:
         put("\nBatches, each with the workers that pay for it:")
-        put_table([_batch_row(one) for one in answer.batches], ("batch", "workers", "samples/s", "worth", "progress"))
+        put_table([_batch_row(one, answer.recommended_batch) for one in answer.batches], _OF_BATCHES)
     put("\nNot considered:")
     for reason in dict.fromkeys(one.reason for one in answer.refused):
         put(f"  {', '.join(one.name for one in answer.refused if one.reason == reason)}: {reason}")
 
 
-_COLUMNS = ("strategy", "workers", "step", "compute", "exchange", "codec", "speedup", "sent", "memory")
+_OF_OPTIONS = (
+    "strategy", "workers", "step", "compute", "exchange", "codec", "speedup", "sent", "memory", "binds", "",
+)  # fmt: skip
+_OF_BATCHES = ("batch", "workers", "samples/s", "worth", "progress", "")
+"""What has no name tells which one is recommended."""
 
 
-def _row(option: Option) -> dict[str, str]:
+def _put_options(options: Sequence[Option], recommended: Option) -> None:
+    put_table([_row(option, recommended) for option in options], _OF_OPTIONS)
+
+
+def _row(option: Option, recommended: Option) -> dict[str, str]:
     return {
         "strategy": option.name,
         "workers": str(option.workers),
@@ -205,17 +234,24 @@ def _row(option: Option) -> dict[str, str]:
         "speedup": f"{option.speedup:.2f}",
         "sent": format_bytes(option.sent_bytes),
         "memory": format_bytes(option.memory_bytes) if option.memory_bytes else "-",
+        "binds": option.binds,
+        "": _mark(option, recommended),
     }
 
 
-def _batch_row(batch: Batch) -> dict[str, str]:
+def _batch_row(batch: Batch, recommended: Batch | None) -> dict[str, str]:
     return {
         "batch": str(batch.global_size),
         "workers": str(batch.workers),
         "samples/s": f"{batch.samples_per_s:.3g}",
         "worth": f"{batch.worth:.2f}",
         "progress": f"{batch.progress:.2f}",
+        "": _mark(batch, recommended),
     }
+
+
+def _mark(one: object, recommended: object) -> str:
+    return "recommended" if one == recommended else ""
 
 
 def _ms(seconds: float) -> str:

@@ -11,12 +11,14 @@ from rubato.planner.lemmas import best_workers, efficiency_of, servers_for, work
 from rubato.planner.links import Link
 from rubato.planner.measured import codec_settings
 from rubato.planner.methods import Strategy, settlement_s
-from rubato.planner.options import Option, option_of, saves_of
+from rubato.planner.options import Candidate, Option, option_of, saves_of
 from rubato.planner.profile import Profile, program_of
+from rubato.wire.aggregation import KEEPING_NOTHING
 from rubato.wire.spec import JobSpec
 
 WORTH_IT = 1.2
-"""So many times as fast must be what changes what is learned, to be told."""
+"""So many times as fast must be another strategy than the spec's, to be recommended, or told where it changes what is
+learned."""
 NOTICED = 1.02
 """So many times as fast is noticed."""
 HALF = 0.5
@@ -43,21 +45,23 @@ def of_options(
     profile: Profile,
     link: Link,
     spec: JobSpec,
-    strategy: Strategy,
-    chosen: Option,
-    own: Sequence[Option],
+    recommended: Candidate,
+    own: Candidate,
     best: Sequence[Option],
 ) -> Iterator[str]:
     """Sentences on the options of a spec.
 
     Args:
-        strategy: of the spec.
-        chosen: recommended of `own`, which are those of this strategy.
+        own: the strategy of the spec.
         best: the fastest of each strategy.
     """
+    strategy, chosen = recommended.strategy, recommended.enough
     if profile.program and profile.program != program_of(spec):
         yield f"The profile is of {profile.program}, and this is {program_of(spec)}: `rubato profile` measures that."
-    yield from _of_chosen(chosen, own)
+    yield _of_chosen(chosen)
+    if recommended.name != own.name:
+        yield _of_another(spec, recommended, own.enough)
+    yield from _of_more(chosen, recommended.options)
     yield from _of_settling(profile, link, spec, strategy, chosen)
     yield from _of_settings(profile, spec, strategy)
     limit = best_workers(
@@ -68,23 +72,26 @@ def of_options(
     )
     if limit <= 1 and not spec.local_updates.is_on:
         yield "The link carries gradients more slowly than one worker computes them: whole gradients do not pay on it."
-    yield from _of_faster(spec, chosen, best)
-    yield from _of_other_shares(profile, link, spec, strategy, own)
+    yield from _of_whole(chosen, best)
+    yield from _of_faster(spec, recommended, best)
+    yield from _of_other_shares(profile, link, spec, own, is_recommended=recommended.name == own.name)
     if strategy.local == "streaming_diloco" and chosen.workers > 1:
         yield from _of_delay(profile, link, spec, strategy, chosen)
 
 
-def _of_chosen(chosen: Option, own: Sequence[Option]) -> Iterator[str]:
+def _of_chosen(chosen: Option) -> str:
     exchanged = PRETTY.get(chosen.name, f"gradients as {chosen.name}")
     steps = f"{1 / chosen.step_s:.3g} steps a second"
     if chosen.workers == 1:
-        yield f"One worker: {steps}; {chosen.binding}."
-    else:
-        yield (
-            f"{chosen.workers} workers with {exchanged}: {steps}, {chosen.speedup:.2g} times one worker; "
-            f"{chosen.binding}."
-        )
-    beyond = next((one for one in own if one.workers > chosen.workers), None)
+        return f"One worker: {steps}; {chosen.binding}."
+    return (
+        f"{chosen.workers} workers with {exchanged}: {steps}, {chosen.speedup:.2g} times one worker; {chosen.binding}."
+    )
+
+
+def _of_more(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
+    """What more workers would bring."""
+    beyond = next((one for one in options if one.workers > chosen.workers), None)
     if beyond is not None:
         yield (
             f"With {beyond.workers} it would be {beyond.speedup:.2g} times: a worker more would bring less than half "
@@ -97,6 +104,36 @@ def _of_chosen(chosen: Option, own: Sequence[Option]) -> Iterator[str]:
             f"So {efficiency_of(chosen.workers, overhead):.0%} of their time is gained; at least half of it with up to "
             f"{workers_for(HALF, overhead):.0f} workers, if what does not shrink with them stays (Amdahl's law)."
         )
+
+
+def _of_another(spec: JobSpec, recommended: Candidate, own: Option) -> str:
+    """That a strategy is recommended which is not the spec's, and how a spec has it."""
+    chosen, servers = recommended.enough, recommended.strategy.servers
+    said = f"aggregation.algorithm: {chosen.name}" + (f" and aggregation.servers: {servers}" if servers else "")
+    unwanted = [] if own.is_whole else ["aggregation.compression"]
+    if spec.aggregation.servers > 1 and not servers:
+        unwanted.append("aggregation.servers")
+    leave = f", and leave {' and '.join(unwanted)} out" if unwanted else ""
+    return (
+        f"The spec has {own.name}, and {_workers(own)} would be recommended for it: {chosen.name} with "
+        f"{_workers(chosen)} is {_times(own, chosen)} times as fast, and learns the same but for rounding. Say "
+        f"{said}{leave}."
+    )
+
+
+def _of_whole(chosen: Option, best: Sequence[Option]) -> Iterator[str]:
+    """Where leaving out a part of each gradient costs more than it saves."""
+    whole = next((one for one in best if one.is_whole), chosen)
+    leaves_out = not chosen.is_whole and chosen.name not in KEEPING_NOTHING
+    if leaves_out and whole.step_s * WORTH_IT < chosen.step_s:
+        yield (
+            f"{whole.name} with {_workers(whole)} would be {_times(chosen, whole)} times as fast with whole gradients: "
+            f"{chosen.name} costs more than it saves here."
+        )
+
+
+def _workers(option: Option) -> str:
+    return "one worker" if option.workers == 1 else f"{option.workers} workers"
 
 
 def _of_settling(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, chosen: Option) -> Iterator[str]:
@@ -121,15 +158,23 @@ def _of_settings(profile: Profile, spec: JobSpec, strategy: Strategy) -> Iterato
         )
 
 
-def _of_faster(spec: JobSpec, chosen: Option, best: Sequence[Option]) -> Iterator[str]:
-    several = [one for one in best if one.workers > 1 and not one.is_whole]
-    faster = [one for one in several if one.step_s * WORTH_IT < chosen.step_s]
-    if faster:
-        told = faster[0]
-        yield (
-            f"{told.name} with {told.workers} workers would be {chosen.step_s / told.step_s:.2g} times as fast, but "
-            "leaves out a part of each gradient: compare loss curves at equal samples before you rely on it."
-        )
+def _of_faster(spec: JobSpec, recommended: Candidate, best: Sequence[Option]) -> Iterator[str]:
+    chosen = recommended.enough
+    several = [one for one in best if one.workers > 1 and not one.is_whole and one.name != chosen.name]
+    rounding = [one for one in several if one.name in KEEPING_NOTHING]
+    leaving = [one for one in several if one.name not in KEEPING_NOTHING]
+    step_s = recommended.fastest.step_s  # what more workers bring is not what another strategy brings
+    for price, faster in (
+        ("rounds gradients before they are added up", rounding),
+        ("leaves out a part of each gradient", leaving),
+    ):
+        if faster and faster[0].step_s * WORTH_IT < step_s:
+            told = faster[0]
+            step_s = told.step_s
+            yield (
+                f"{told.name} with {told.workers} workers would be {_times(chosen, told)} times as fast, but {price}: "
+                "compare loss curves at equal samples before you rely on it."
+            )
     if chosen.exposed_s > chosen.compute_s and not spec.local_updates.is_on:
         if spec.reproducible:
             yield "reproducible: false would allow strategies that send less."
@@ -137,11 +182,12 @@ def _of_faster(spec: JobSpec, chosen: Option, best: Sequence[Option]) -> Iterato
 
 
 def _of_other_shares(
-    profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, own: Sequence[Option]
+    profile: Profile, link: Link, spec: JobSpec, own: Candidate, *, is_recommended: bool
 ) -> Iterator[str]:
     """Where another number of workers that do something for all would make a step much shorter."""
+    strategy = own.strategy
     found: list[tuple[Option, int]] = []
-    for one in (one for one in own if one.workers > 1):
+    for one in (one for one in own.options if one.workers > 1):
         if strategy.cut is not None:
             samples = spec.batch.global_size / strategy.sync_every
             cut = strategy.cut.with_best_keepers(profile, link, one.workers, samples)
@@ -151,16 +197,15 @@ def _of_other_shares(
         else:
             return
         found += [(option_of(profile, link, spec, other, one.workers), count) for count, other in others.items()]
-    fastest = min(own, key=lambda one: one.step_s)
+    fastest = own.fastest
     option, count = min(found, key=lambda one: one[0].step_s, default=(fastest, 0))
     if option.step_s * WORTH_IT < fastest.step_s:
         what = "with the layers behind the cut (local_updates.keepers)"
         if strategy.cut is None:
             what = "adding up for all (aggregation.servers)"
-        yield (
-            f"{option.workers} workers, {count} of them {what}, would be {fastest.step_s / option.step_s:.2g} times "
-            "as fast."
-        )
+        than = "" if is_recommended else " as what the spec has"
+        times = _times(fastest, option)
+        yield f"{option.workers} workers, {count} of them {what}, would be {times} times as fast{than}."
     if strategy.servers and option.workers > 1:
         enough = servers_for(profile.vector_bytes, option.workers, 1 / link.moved_s(1.0), option.compute_s)
         short = f", more than the {option.workers} workers," if enough > option.workers else ""
@@ -179,6 +224,10 @@ def _of_delay(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, c
         yield told + "a delay, which has labels of its own, would save next to nothing (local_updates.delay)."
     else:
         yield told + f"local_updates.delay: {enough} would make a step {times:.2g} times as fast as none."
+
+
+def _times(one: Option, faster: Option) -> str:
+    return f"{one.step_s / faster.step_s:.2g}"
 
 
 def _servers(profile: Profile, link: Link, option: Option) -> list[int]:

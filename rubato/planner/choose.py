@@ -1,8 +1,9 @@
 """Which number of workers and which strategy, and what stands against the others. Pure.
 
 Every candidate is predicted: the numbers of workers that a step uses well, and of the strategies those that the spec
-allows and whose memory the workers have. What is recommended gives what is learned as the spec says; a faster one that
-changes it is told, not chosen.
+allows and whose memory the workers have. Recommended is the spec's own strategy with as many workers as pay; where that
+exchanges gradients whole or rounded, another one that exchanges them whole is, if it is much faster: but for rounding
+both learn the same. A faster one that changes what is learned is told, not chosen.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import get_args
 
 from rubato.errors import Finding, SpecError
 from rubato.planner import advice
-from rubato.planner.batches import Batch, compare, sentences
+from rubato.planner.batches import Batch, compare, recommended, sentences
 from rubato.planner.counts import some_of, useful_counts
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy
-from rubato.planner.options import Option, name_of, option_of
+from rubato.planner.options import Candidate, Option, name_of, option_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut, cut_of
-from rubato.wire.aggregation import Method
+from rubato.wire.aggregation import KEEPING_NOTHING, Method
 from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import JobSpec
 
@@ -51,9 +52,13 @@ class Plan:
     """The fastest first, one of each strategy."""
     by_workers: tuple[Option, ...]
     """What is recommended, with each number of workers."""
+    options: tuple[Option, ...]
+    """Each strategy with each number of workers that was looked at; the fastest strategy first."""
     refused: tuple[Refused, ...]
     batches: tuple[Batch, ...] = ()
     """With a noise scale: other global batches beside the spec's."""
+    recommended_batch: Batch | None = None
+    """With a noise scale: of these."""
 
 
 def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None = None) -> Plan:
@@ -66,38 +71,37 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     useful = useful_counts(spec)
     counts = some_of(useful)
     alone = option_of(profile, link, spec, allowed[0], 1).samples_per_s
-    options: dict[Strategy, list[Option]] = {}
+    tried: list[Candidate] = []
     for one in allowed:
         found = [option_of(profile, link, spec, one, workers, alone) for workers in counts]
         fitting = [option for option in found if fits(profile, spec, option)]
         if fitting:
-            options[one] = fitting
+            tried.append(Candidate(one, tuple(fitting), _enough(fitting)))
         else:
             refused.append(Refused(name_of(one), _too_large(spec, found)))
-    if not options:
+    if not tried:
         raise SpecError([Finding("resources_per_worker.memory", refused[-1].reason)])
-    best = sorted(
-        (max(one, key=lambda option: option.samples_per_s) for one in options.values()),
-        key=lambda option: option.step_s,
-    )
+    ranked = sorted(tried, key=lambda one: one.fastest.step_s)
+    best = [one.fastest for one in ranked]
     alike = [one for one in best if one.workers == 1 and one.is_whole]
     best = [one for one in best if one not in alike[1:]]  # where nothing is exchanged or compressed all are the same
-    strategy = _strategy_of(spec, list(options))
-    own = options[strategy]
-    chosen = _enough(own)
+    own = _own_of(spec, tried)
+    chosen = _recommended(spec, own, tried)
     compared: tuple[Batch, ...] = ()
-    told = [*_stands_for(spec, refused, chosen), *advice.of_options(profile, link, spec, strategy, chosen, own, best)]
-    told += _left_out(useful, counts, own, spec)
+    told = [*_stands_for(spec, refused, chosen), *advice.of_options(profile, link, spec, chosen, own, best)]
+    told += _left_out(useful, counts, chosen.options, spec)
     if noise_scale is not None:
-        compared = _compare(profile, link, spec, strategy, noise_scale)
+        compared = _compare(profile, link, spec, chosen.strategy, noise_scale)
         told += sentences(compared, spec.batch.global_size, noise_scale, scales_rates=not spec.local_updates.is_on)
     return Plan(
-        chosen,
+        chosen.enough,
         tuple(told),
         tuple(best),
-        tuple(own),
+        chosen.options,
+        tuple(option for one in ranked for option in one.options),
         tuple(refused),
         compared,
+        recommended(compared) if compared else None,
     )
 
 
@@ -227,17 +231,31 @@ def _wrong(profile: Profile, path: str) -> str:
     return f"the profile has no module {path!r} with parameters; it has {known}: take the one with most of them"
 
 
-def _stands_for(spec: JobSpec, refused: Sequence[Refused], chosen: Option) -> Iterator[str]:
+def _stands_for(spec: JobSpec, refused: Sequence[Refused], chosen: Candidate) -> Iterator[str]:
     """Where what the spec has chosen is no candidate, that something else is told."""
-    wanted = spec.local_updates.method if spec.local_updates.is_on else spec.aggregation.name
+    wanted = _name_in(spec)
     because = next((one.reason for one in refused if one.name == wanted), None)
     if because is not None:
         yield f"The spec has {wanted}, which is not predicted: {because}. What follows is for {chosen.name}."
 
 
-def _strategy_of(spec: JobSpec, allowed: Sequence[Strategy]) -> Strategy:
-    """The one that the spec has chosen."""
-    return next((one for one in allowed if name_of(one) == spec.aggregation.name), allowed[0])
+def _name_in(spec: JobSpec) -> str:
+    """Of the strategy that the spec has chosen."""
+    return spec.local_updates.method if spec.local_updates.is_on else spec.aggregation.name
+
+
+def _own_of(spec: JobSpec, tried: Sequence[Candidate]) -> Candidate:
+    """The one that the spec has chosen, or stands for it."""
+    return next((one for one in tried if one.name == _name_in(spec)), tried[0])
+
+
+def _recommended(spec: JobSpec, own: Candidate, tried: Sequence[Candidate]) -> Candidate:
+    """The spec's own, or of those that exchange gradients whole the fastest, if that is much faster."""
+    if own.name != _name_in(spec) or own.strategy.method not in KEEPING_NOTHING:
+        return own
+    whole = [one for one in tried if one.strategy.method == "none"]
+    fastest = min(whole, key=lambda one: one.enough.step_s, default=own)
+    return fastest if fastest.enough.step_s * advice.WORTH_IT <= own.enough.step_s else own
 
 
 def _enough(own: Sequence[Option]) -> Option:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import get_args
 
 from rubato.errors import UserError
+from rubato.planner.layers import merged
 from rubato.planner.links import MAX_BYTES_PER_S, MIN_BYTES_PER_S, Exchange, Link, Moved, cost_of
-from rubato.planner.profile import Layer, Profile
+from rubato.planner.profile import MAX_LAYERS, Layer, Profile
 from rubato.wire.aggregation import CompressionSpec
 from rubato.wire.spec import JobSpec
 
@@ -137,6 +138,8 @@ def _pieces(spec: JobSpec) -> int:
 def profile_of(seen: Sequence[Passes]) -> Profile:
     """One profile of passes of several sizes: a line through what each layer took, by least squares. Pure.
 
+    Where there are more layers than a profile holds, neighbours are one.
+
     Raises:  UserError: fewer than two sizes, or of different models.
     """
     names = [layer.name for layer in seen[0].layers]
@@ -159,7 +162,7 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
     with_codecs = next((one for one in seen if one.codec_s), seen[0])
     parameters = max(1, seen[0].parameters)
     return Profile(
-        tuple(layers),
+        merged(layers, MAX_LAYERS),
         start_s=rest_s / 2,  # once on each way
         update_s=statistics.median(one.update_s for one in seen) / parameters,
         codec_s=with_codecs.codec_s,

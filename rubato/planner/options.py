@@ -37,6 +37,31 @@ class Option:
     is_whole: bool
     """Whether nothing of a gradient is left out or rounded."""
 
+    @property
+    def binds(self) -> str:
+        """The same as `binding`, short enough for a table: `62% computation`."""
+        return self.binding.replace(" of a step is ", " ")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy with each number of workers that has the memory for it, ascending."""
+
+    strategy: Strategy
+    options: tuple[Option, ...]
+    enough: Option
+    """With as many workers as pay."""
+
+    @property
+    def name(self) -> str:
+        """As a spec says it."""
+        return self.enough.name
+
+    @property
+    def fastest(self) -> Option:
+        """Whether all of its workers pay or not."""
+        return max(self.options, key=lambda one: one.samples_per_s)
+
 
 def name_of(strategy: Strategy) -> str:
     """As a spec says it."""

@@ -116,7 +116,11 @@ class Profile:
                 "take no time at all: this was not measured",
             ),
             (any(layer.shapes for layer in self.layers), "layers", "have no parameters"),
-            (tensors <= MAX_TENSORS, "layers", f"must have at most {MAX_TENSORS} tensors, got {tensors}"),
+            (
+                tensors <= MAX_TENSORS,
+                "layers",
+                f"must have at most {MAX_TENSORS} tensors, got {tensors}: profile the program with fewer layers",
+            ),
             (0 <= self.spread <= MAX_SPREAD, "spread", f"must lie in 0..{MAX_SPREAD:g}, got {self.spread}"),
             (
                 len(widths) <= MAX_TENSORS

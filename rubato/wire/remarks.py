@@ -17,6 +17,8 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
     name, compression = spec.aggregation.name, spec.aggregation.compression
     if not spec.reproducible:
         yield "The bits of the weights follow the number of workers, as reproducible is false."
+    elif not spec.local_updates.is_on:
+        yield from _of_shares(spec)
     if compression.method in ("fp16", "bf16"):
         yield f"Gradients are rounded to {name} before they are added up."
     elif compression.method not in KEEPING_NOTHING:
@@ -79,8 +81,9 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         if spec.workers.upper < 3:
             yield "With two workers one computes and one makes updates, in turn: it pays from three on."
     elif local.method == "layer_separation":
+        keep = "One worker computes" if local.keepers == 1 else f"{local.keepers} workers compute"
         yield (
-            f"One worker computes {local.cut} for all, the others all layers before it: in a step they make "
+            f"{keep} {local.cut} for all, the others all layers before it: in a step they make "
             f"{local.sync_every} updates together, and for schedules, checkpoints, scaling and losses it is so many."
         )
         formats = [("cut_format", local.cut_format), ("front_format", local.front_format)]
@@ -103,6 +106,22 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             f"Learning rates are multiplied as {scaling.rule} says, from a batch of {scaling.base_size} to one of "
             f"{spec.batch.global_size}."
         )
+
+
+def _of_shares(spec: JobSpec) -> Iterator[str]:
+    """Where the first workers have not all as many microbatches."""
+    count, workers = spec.num_microbatches, spec.workers
+    less, rest = divmod(count, workers.initial)
+    if not rest:
+        return
+    even = [one for one in range(max(2, workers.min), workers.upper + 1) if count % one == 0]
+    fewer, more = ([one for one in even if (one > workers.initial) is is_more] for is_more in (False, True))
+    near = " or ".join(str(one) for one in (*fewer[-1:], *more[:1]))
+    advice = f"{near} workers have equally many" if near else f"give a multiple of {workers.initial}"
+    yield (
+        f"Of {count} microbatches (batch.num_microbatches) {workers.initial} workers (workers.initial) have {less} or "
+        f"{less + 1} each, so that some wait for others in each step: {advice}."
+    )
 
 
 def _interval(spec: JobSpec) -> str:

@@ -90,6 +90,28 @@ def test_a_job_is_written_as_yaml_and_a_wrong_spec_is_explained(
     expect(page.locator(".lane canvas")).to_have_count(4)
 
 
+def test_what_a_strategy_does_is_said_before_it_is_submitted(
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
+) -> None:
+    page = new_page(service)
+    page.get_by_role("button", name="New job").click()
+    page.get_by_role("button", name="YAML").click()
+    spec = page.get_by_label("Job spec in YAML")
+    verdict = page.locator(".verdict")
+    lossy = "name: remarked\nrecipe: image-classifier\nreproducible: false\n"
+    spec.fill(lossy + "aggregation: {compression: {method: topk}}\n")
+    expect(verdict).to_contain_text("With topk a part of each gradient travels later")
+    expect(verdict).to_contain_text("compression.on_loss: rollback goes back to the newest checkpoint instead")
+    spec.fill(lossy + "aggregation: {compression: {method: fp16}}\n")
+    expect(verdict).to_contain_text("Gradients are rounded to fp16 before they are added up.")
+    expect(verdict).not_to_contain_text("travels later")
+    spec.fill("name: remarked\nrecipe: image-classifier\nworkers: {initial: 3}\n")
+    expect(verdict).to_contain_text("2 or 4 workers have equally many")
+    spec.fill("name: remarked\nrecipe: image-classifier\nworkers: {initial: 4}\n")
+    expect(verdict).to_contain_text("4 workers (1 to 8)")
+    expect(verdict.locator("p")).to_have_count(1)
+
+
 def test_a_folder_is_uploaded_from_the_page_and_run_again_with_changes(
     service: Service, cluster: SimulatedCluster, new_page: NewPage, tmp_path: Path
 ) -> None:

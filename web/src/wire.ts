@@ -405,11 +405,24 @@ export interface PlanOption {
   is_whole: boolean;
 }
 
+/** A global batch, with the number of workers that pays for it. */
+export interface PlanBatch {
+  global_size: number;
+  workers: number;
+  samples_per_s: number;
+  worth: number;
+  progress: number;
+}
+
 export interface Plan {
   recommended: PlanOption;
   sentences: string[];
   best: PlanOption[];
   by_workers: PlanOption[];
+  /** Each strategy with each number of workers; the fastest strategy first. */
+  options: PlanOption[];
   refused: { name: string; reason: string }[];
-  batches: { global_size: number; workers: number; samples_per_s: number; worth: number; progress: number }[];
+  batches: PlanBatch[];
+  /** Null: the noise scale was not known. */
+  recommended_batch: PlanBatch | null;
 }

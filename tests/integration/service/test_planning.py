@@ -41,6 +41,9 @@ async def test_it_is_the_plan_of_the_command_line(bench: Bench) -> None:
         ({"link": {"latency_s": -1, "bytes_per_s": 1e8}}, "link.latency_s", "must lie in 0..1e+06"),
         ({"noise_scale": 0}, "noise_scale", "must lie above 0"),
         ({"noise_scale": "800"}, "noise_scale", "must be a number of samples"),
+        ({"noisescale": 800}, "noisescale", "unknown field; did you mean 'noise_scale'?"),
+        ({"seed": 1}, "seed", "unknown field; known fields: spec, profile, link, links_of, noise_scale"),
+        ({"link": {"latency_s": 0, "bytes_per_s": 1, "gbit": 1}}, "link.gbit", "unknown field"),
         ({"spec": {"name": "a"}}, "entrypoint", "give exactly one of"),
         (
             {"spec": {"name": "a", "entrypoint": "train.py:f", "backend": "ray_train", "package": "0" * 64}},
@@ -60,6 +63,18 @@ async def test_with_a_noise_scale_batches_are_compared(bench: Bench) -> None:
     assert answer == to_json(plan(PROFILE, LINK, parse_spec(SPEC), noise_scale=800.0))
     assert "At a noise scale of 800 samples" in answer["sentences"][-1]
     assert len(answer["batches"]) > 3
+    assert answer["recommended_batch"] in answer["batches"]
+    assert (await bench.post("/plan", 200, BODY))["recommended_batch"] is None
+
+
+async def test_every_strategy_is_told_with_every_number_of_workers(bench: Bench) -> None:
+    answer = await bench.post("/plan", 200, {**BODY, "spec": {**SPEC, "reproducible": False}})
+    told = [(one["name"], one["workers"]) for one in answer["options"]]
+    assert len(told) == len(set(told))
+    names, counts = ({one[part] for one in told} for part in (0, 1))
+    assert len(told) == len(names) * len(counts)
+    assert {"auto", "ring", "tree", "server"} <= names
+    assert {1, 8} <= counts
 
 
 async def test_what_no_worker_can_hold_is_refused(bench: Bench) -> None:

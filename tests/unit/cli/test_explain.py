@@ -148,5 +148,13 @@ def test_without_equal_bits_there_is_one_pass() -> None:
     assert "each of 2 workers computes its share of them in one pass" in told
 
 
+@pytest.mark.parametrize(("keepers", "keep"), [(1, "one worker computes"), (2, "2 workers compute")])
+def test_who_computes_separated_layers_is_told(keepers: int, keep: str) -> None:
+    local = {"method": "layer_separation", "sync_every": 8, "cut": "head", "keepers": keepers}
+    batch = {"global_size": 512, "num_microbatches": 8}
+    (told,) = describe_batch(spec(batch, reproducible=False, local_updates=local), 4)
+    assert told == f"  a step is 512 samples in 8 updates, of which {keep} head, the others all before it"
+
+
 def test_a_spec_that_is_not_understood_is_passed_over() -> None:
     assert describe_batch(None, 1) == describe_batch({"name": "digits", "novel": 1}, 1) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rubato.cli import planning
+from rubato.planner.choose import METHODS
 from rubato.planner.measured import Passes, Seen, profile_of
 from rubato.wire.codec import to_json
 from rubato.wire.spec import JobSpec
@@ -59,6 +60,63 @@ def test_links_are_those_that_a_job_has_measured(
     measured = rubato("plan", "--recipe", "char-lm", "--links-of", "links")
     assert measured.code == 0, measured.err
     assert measured.out == rubato("plan", "--recipe", "char-lm", "--gbit", "0.01", "--latency-ms", "1").out
+
+
+@pytest.fixture
+def profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the profile of a program that several workers train faster on a fast link."""
+    codecs = dict.fromkeys(METHODS, 1e-9)
+    passes = [
+        Passes(
+            samples,
+            (Seen("only", ((800, 800), (800,)), 1e-2 * samples, 2e-2 * samples),),
+            1e-4,
+            640_800,
+            1000,
+            "cpu",
+            codecs,
+        )
+        for samples in (4, 8)
+    ]
+    (tmp_path / "profile.json").write_text(json.dumps(to_json(profile_of(passes))))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_what_is_recommended_is_marked_and_what_binds_is_told(rubato: Rubato, profiled: Path) -> None:
+    told = rubato("plan", "--recipe", "char-lm", "--gbit", "10", "--noise-scale", "1e6").out
+    _, _, tables = told.partition("The fastest of each strategy:")
+    best, by_workers, batches = (part.splitlines() for part in tables.split("\n\n")[:3])
+    (marked,) = [line for line in by_workers if line.endswith("recommended")]
+    assert marked.split()[:2] == ["auto", "8"]
+    assert re.search(r" \d+% computation +recommended$", marked)
+    assert [line.split() for line in best if line.endswith("recommended")] == [marked.split()]
+    (batch,) = [line for line in batches if line.endswith("recommended")]
+    assert f"samples a batch of {batch.split()[0]} " in told
+
+
+def test_all_options_are_shown_where_they_are_asked_for(rubato: Rubato, profiled: Path) -> None:
+    asked = ("plan", "--recipe", "char-lm", "--gbit", "10", "--set", "reproducible=false")
+    options = rubato(*asked, "--json").json["options"]
+    _, _, told = rubato(*asked, "--all").out.partition("Every strategy, by workers:\n")
+    rows = [line.split()[:2] for line in told.partition("\n\n")[0].splitlines()[1:]]
+    assert rows == [[one["name"], str(one["workers"])] for one in options]
+    assert {"auto", "tree", "topk"} <= {name for name, _ in rows}
+    few = rubato(*asked).out
+    assert "Every strategy" not in few
+    assert "auto, by workers:" in few
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"), [(["--gbit", "1e13"], "--gbit"), (["--gbit", "1", "--latency-ms", "1e13"], "--latency-ms")]
+)
+def test_what_is_beyond_any_network_is_named_as_it_was_typed(
+    rubato: Rubato, profiled: Path, flags: list[str], named: str
+) -> None:
+    done = rubato("plan", "--recipe", "char-lm", *flags)
+    assert done.code == 2
+    assert f"Invalid value for '{named}'" in done.err
+    assert "bytes_per_s" not in done.err
 
 
 @pytest.mark.parametrize("flags", [[], ["--gbit", "1", "--links-of", "links"]])

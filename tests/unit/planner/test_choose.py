@@ -16,36 +16,8 @@ from rubato.errors import SpecError
 from rubato.planner.choose import Plan, plan
 from rubato.planner.counts import MOST, doubled, some_of, useful_counts
 from rubato.planner.links import Link
-from rubato.planner.profile import Layer, Profile
-from rubato.wire.spec import JobSpec, parse_spec
-
-MODEL = Profile(
-    (
-        Layer("first", ((512, 256), (512,)), 1e-4, 2e-4),
-        Layer("last", ((2048, 512), (2048,)), 1e-4, 2e-4),
-    ),
-    start_s=1e-4,
-    update_s=1e-9,
-    codec_s=dict.fromkeys(("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd"), 1e-9),
-    state_bytes=20_000_000,
-)
-FAST, SLOW = Link(1e-6, 1e12), Link(1e-3, 1e6)
-
-
-def spec_of(**fields: Any) -> JobSpec:
-    return parse_spec(
-        {
-            "name": "a",
-            "entrypoint": "train.py:train",
-            "workers": {"max": 8},
-            "batch": {"global_size": 256, "num_microbatches": 16},
-            **fields,
-        }
-    )
-
-
-def planned(link: Link, profile: Profile = MODEL, **fields: Any) -> Plan:
-    return plan(profile, link, spec_of(**fields))
+from rubato.planner.profile import Layer
+from tests.unit.planner.two_layers import FAST, MODEL, SLOW, planned, spec_of
 
 
 def test_separated_layers_are_planned_where_the_profile_tells_what_goes_over_the_cut() -> None:
@@ -164,12 +136,15 @@ def test_where_the_specs_strategy_is_not_predicted_another_one_stands_for_it_and
 def test_more_servers_are_advised_where_few_bind() -> None:
     def told(servers: int, link: Link) -> list[str]:
         answer = planned(link, reproducible=False, aggregation={"algorithm": "server", "servers": servers})
-        assert {one.name for one in answer.by_workers} == {"server"}
-        return [one for one in answer.sentences if "aggregation.servers" in one]
+        advice = [one for one in answer.sentences if "(aggregation.servers)" in one]
+        assert {one.name for one in answer.by_workers} == {"auto" if advice else "server"}
+        return advice
 
     narrow = Link(1e-6, 1e9)
     (advice,) = told(1, narrow)
-    count = re.fullmatch(r"8 workers, (\d) of them adding up for all .* would be [\d.]+ times as fast.", advice)
+    count = re.fullmatch(
+        r"8 workers, (\d) of them adding up for all .* would be [\d.]+ times as fast as what the spec has.", advice
+    )
     assert count is not None
     assert int(count[1]) > 1
     assert not told(int(count[1]), narrow)
@@ -213,6 +188,12 @@ def test_a_batch_is_recommended_where_the_noise_is_known() -> None:
     quiet = plan(MODEL, Link(1e-4, 5e8), spec_of(), noise_scale=0.1)
     assert quiet.sentences[-1].endswith("learns about as fast as one of 256, from fewer samples.")
     assert planned(FAST).batches == ()
+    for answer in (noisy, quiet):
+        (told,) = re.findall(r"samples a batch of (\d+)", answer.sentences[-1])
+        assert answer.recommended_batch is not None
+        assert answer.recommended_batch in answer.batches
+        assert answer.recommended_batch.global_size == int(told)
+    assert planned(FAST).recommended_batch is None
 
 
 @pytest.mark.parametrize(
@@ -459,6 +440,13 @@ def test_a_plan_holds_together(latency: float, bandwidth: float, reproducible: b
     assert speeds == sorted(speeds, reverse=True)
     assert answer.recommended in answer.by_workers
     assert answer.by_workers[0].speedup == pytest.approx(1.0)
-    for option in (*answer.best, *answer.by_workers):
+    assert set(answer.best) | set(answer.by_workers) <= set(answer.options)
+    assert answer.by_workers == tuple(one for one in answer.options if one.name == answer.recommended.name)
+    counts = [one.workers for one in answer.by_workers]
+    for name in {one.name for one in answer.options}:
+        mine = [one for one in answer.options if one.name == name]
+        assert [one.workers for one in mine] == counts
+        assert name in {one.name for one in answer.best} or (mine[0] == max(mine, key=lambda one: one.samples_per_s))
+    for option in answer.options:
         assert option.step_s == pytest.approx(option.compute_s + option.exposed_s + option.codec_s + option.update_s)
         assert option.speedup <= option.workers * 1.01

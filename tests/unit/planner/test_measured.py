@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rubato.errors import UserError
 from rubato.planner.links import Moved, time_of
 from rubato.planner.measured import Passes, Seen, link_of, profile_of, sizes_of
-from rubato.planner.profile import Profile
+from rubato.planner.profile import MAX_LAYERS, Profile
 from rubato.planner.separated import cut_of
 from rubato.wire.codec import from_json
 from rubato.wire.spec import parse_spec
@@ -61,6 +61,18 @@ def test_noise_gives_no_negative_times() -> None:
     found = profile_of(seen)
     assert all(layer.forward_s >= 0 for layer in found.layers)
     assert found.start_s >= 0
+
+
+def test_of_very_many_layers_neighbours_are_one() -> None:
+    names = [f"blocks.{block}.{part}" for block in range(MAX_LAYERS // 2) for part in ("q", "k", "v", "out")]
+    seen = [
+        Passes(samples, tuple(Seen(name, ((4, 3), (4,)), 1e-6, 2e-6) for name in names), 3e-4, 64_000, 1000, "cpu")
+        for samples in (8, 16)
+    ]
+    found = profile_of(seen)
+    assert len(found.layers) <= MAX_LAYERS
+    assert found.parameters == 16 * len(names)
+    assert len(found.matrices) == len(names)
 
 
 def test_what_makes_no_profile_is_refused() -> None:

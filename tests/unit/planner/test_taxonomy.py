@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -63,11 +64,26 @@ def test_a_spec_is_named_in_its_own_cell(spec: JobSpec) -> None:
     assert f"`{named}`" in row[4]
 
 
-@pytest.mark.parametrize("way", ["tensor", "pipeline"])
-def test_what_is_not_built_is_refused_with_the_reason(way: str) -> None:
-    assert any(f"`parallelism.{way}`" in row[4] for row in rows() if row[4].startswith("refused"))
-    with pytest.raises(
-        SpecError, match=rf"parallelism.{way}: got 2, but .* every worker of this release has the whole"
-    ):
-        parse_spec({**SPEC, "parallelism": {way: 2}})
-    assert parse_spec({**SPEC, "parallelism": {way: 1}}) == parse_spec(SPEC)
+@pytest.mark.parametrize(
+    ("shared_out", "ways"),
+    [
+        ("model", ("tensor",)),
+        ("model, in stages", ("pipeline",)),
+        ("data and model", ("tensor", "pipeline")),
+    ],
+)
+def test_what_is_not_built_is_refused_with_the_reason(shared_out: str, ways: tuple[str, ...]) -> None:
+    (row,) = [row for row in rows() if row[0] == shared_out]
+    assert row[4].startswith("refused")
+    assert len(ways) > 1 or f"`parallelism.{ways[0]}`" in row[4]
+    with pytest.raises(SpecError) as refused:
+        parse_spec({**SPEC, "parallelism": dict.fromkeys(ways, 2)})
+    assert [one.path for one in refused.value.findings] == [f"parallelism.{way}" for way in ways]
+    for one in refused.value.findings:
+        assert re.search("got 2, but .* every worker of this release has the whole", one.message)
+    assert parse_spec({**SPEC, "parallelism": dict.fromkeys(ways, 1)}) == parse_spec(SPEC)
+
+
+def test_all_that_is_refused_is_in_the_table() -> None:
+    refused = [row[0] for row in rows() if row[4].startswith("refused")]
+    assert refused == ["model", "model, in stages", "data and model"]

@@ -11,6 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from api import access_schemas, operations_schemas, schemas, secret_schemas, webhook_schemas
+from rubato.planner.batches import Batch
+from rubato.planner.choose import Plan
 from rubato.planner.options import Option
 from rubato.wire.cluster import Failure, WorkerReport
 from rubato.wire.status import FINAL, Status
@@ -52,6 +54,8 @@ def service_fields(model: type) -> dict[str, bool]:
         ("Secret", secret_schemas.Secret),
         ("Webhook", webhook_schemas.Webhook),
         ("Delivery", webhook_schemas.Delivery),
+        ("Plan", Plan),
+        ("PlanBatch", Batch),
         ("PlanOption", Option),
     ],
 )

@@ -27,8 +27,37 @@ def separated(**packed: Any) -> str:
     )
 
 
+def shared(initial: int, count: int, **workers: int) -> str:
+    """With so many microbatches."""
+    return said(workers={"initial": initial, **workers}, batch={"global_size": 256, "num_microbatches": count})
+
+
 def test_nothing_is_said_of_what_is_usual() -> None:
     assert said() == said(backend="ray_train", reproducible=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "shares"),
+    [
+        (shared(3, 8), "8 microbatches (batch.num_microbatches) 3 workers (workers.initial) have 2 or 3 each"),
+        (shared(3, 8), "some wait for others in each step: 2 or 4 workers have equally many."),
+        (shared(5, 8), "in each step: 4 or 8 workers have equally many."),
+        (shared(7, 16, min=5, max=9), "in each step: 8 workers have equally many."),
+        (shared(6, 16, min=5, max=7), "in each step: give a multiple of 6."),
+        (shared(2, 9, max=2), "have 4 or 5 each, so that some wait for others in each step: give a multiple of 2."),
+    ],
+)
+def test_shares_that_are_not_equal_are_told_with_the_counts_nearby(told: str, shares: str) -> None:
+    assert shares in told
+    assert told.count(".") == 3, "one sentence, and two fields of the spec"
+
+
+def test_equal_shares_are_not_told() -> None:
+    assert "".join(shared(count, 8) for count in (1, 2, 4, 8)) == ""
+    assert "microbatches" not in said(reproducible=False, workers={"initial": 3})
+    local = {"method": "local_sgd", "sync_every": 4}
+    batch = {"global_size": 256, "num_microbatches": 8}
+    assert "wait for others" not in said(workers={"initial": 3}, batch=batch, local_updates=local)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +144,10 @@ def test_nothing_is_said_of_what_is_usual() -> None:
         (
             separated(),
             ["One worker computes classifier for all, the others all layers before it: in a step they make 8 updates"],
+        ),
+        (
+            separated(keepers=2),
+            ["2 workers compute classifier for all, the others all layers before it: in a step they make 8 updates"],
         ),
         (
             separated(cut_format="int8"),

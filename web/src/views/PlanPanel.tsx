@@ -1,10 +1,17 @@
 import type { ComponentChildren, TargetedInputEvent } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { dryRun, post } from "../live/api";
 import { Wide } from "../parts/Wide";
-import { FIRST_TYPED, type Inquiry, isSameInquiry, planRequest, type Typed } from "../state/inquiry";
+import {
+  FIRST_TYPED,
+  findingsOf,
+  type Inquiry,
+  isSameInquiry,
+  planRequest,
+  type Typed,
+} from "../state/inquiry";
 import { formatBytes, formatDuration } from "../text/format";
-import type { Plan, PlanOption } from "../wire";
+import type { Plan, PlanBatch, PlanOption } from "../wire";
 
 interface PlanPanelProps {
   /** The spec, in YAML. */
@@ -22,7 +29,8 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   const [isBusy, setBusy] = useState(false);
   const inquiry: Inquiry = { text, profile, ...typed };
   const isMeasured = typed.measuredBy.trim() !== "";
-  const canPredict = !isBusy && isReady && profile !== null;
+  const wrong = findingsOf(typed);
+  const canPredict = !isBusy && isReady && profile !== null && Object.keys(wrong).length === 0;
   const attempt = async (act: () => Promise<void>) => {
     setProblem("");
     setAnswer(null);
@@ -47,6 +55,7 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
     });
   const entry = (name: keyof Typed) => ({
     value: typed[name],
+    wrong: wrong[name],
     onInput: (event: TargetedInputEvent<HTMLInputElement>) =>
       setTyped({ ...typed, [name]: event.currentTarget.value }),
     // The form around would take it as its own, and submit the job.
@@ -80,28 +89,14 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
             onChange={(event) => void take(event.currentTarget.files?.[0])}
           />
         </label>
-        <label class="field">
-          Network of a worker, Gbit/s
-          <input type="number" min="0" step="any" {...entry("bandwidth")} disabled={isMeasured} />
-        </label>
-        <label class="field">
-          Latency, ms
-          <input type="number" min="0" step="any" {...entry("latency")} disabled={isMeasured} />
-        </label>
-        <label class="field">
-          Network measured by job
-          <input type="text" placeholder="name or id" {...entry("measuredBy")} />
-          <small class="soft">
-            One of the recipe <code>measure-links</code>, in place of the two figures.
-          </small>
-        </label>
-        <label class="field">
-          Noise scale, samples
-          <input type="number" min="0" step="any" placeholder="not needed" {...entry("noise")} />
-          <small class="soft">
-            As a job like it charts with <code>batch.noise_every</code>; compares batches, too.
-          </small>
-        </label>
+        <Entry label="Network of a worker, Gbit/s" {...entry("bandwidth")} disabled={isMeasured} />
+        <Entry label="Latency, ms" {...entry("latency")} disabled={isMeasured} />
+        <Entry label="Network measured by job" type="text" placeholder="name or id" {...entry("measuredBy")}>
+          One of the recipe <code>measure-links</code>, in place of the two figures.
+        </Entry>
+        <Entry label="Noise scale, samples" placeholder="not needed" {...entry("noise")}>
+          As a job like it charts with <code>batch.noise_every</code>; compares batches, too.
+        </Entry>
       </div>
       <button type="button" class="button" disabled={!canPredict} onClick={() => void predict()}>
         Predict
@@ -114,19 +109,70 @@ export function PlanPanel({ text, isReady }: PlanPanelProps) {
   );
 }
 
-function Answer({ plan }: { plan: Plan }) {
+interface EntryProps {
+  label: string;
+  type?: "number" | "text";
+  value: string;
+  placeholder?: string;
+  disabled?: boolean;
+  onInput: (event: TargetedInputEvent<HTMLInputElement>) => void;
+  onKeyDown: (event: KeyboardEvent) => void;
+  /** What is wrong with it. */
+  wrong: string | undefined;
+  /** What it means. */
+  children?: ComponentChildren;
+}
+
+function Entry({ label, type = "number", wrong, children, ...input }: EntryProps) {
+  const id = useId();
+  const common = { ...input, id, "aria-invalid": !!wrong, "aria-describedby": `${id}-about ${id}-wrong` };
   return (
-    <section aria-label="Plan" ref={(one) => one?.scrollIntoView({ block: "nearest" })}>
+    <div class="field">
+      <label for={id}>{label}</label>
+      {type === "number" ? (
+        <input type="number" min="0" step="any" {...common} />
+      ) : (
+        <input type="text" {...common} />
+      )}
+      <small id={`${id}-about`} class="soft">
+        {children}
+      </small>
+      <small id={`${id}-wrong`} class="error">
+        {wrong}
+      </small>
+    </div>
+  );
+}
+
+function Answer({ plan }: { plan: Plan }) {
+  const [strategy, setStrategy] = useState(plan.recommended.name);
+  const strategies = [...new Set(plan.options.map((one) => one.name))];
+  const section = useRef<HTMLElement>(null);
+  useEffect(() => section.current?.scrollIntoView({ block: "nearest" }), []);
+  return (
+    <section aria-label="Plan" ref={section}>
       {plan.sentences.map((one) => (
         <p key={one}>{one}</p>
       ))}
+      {strategies.length > 1 && (
+        <label class="field">
+          Strategy, by workers
+          <select value={strategy} onChange={(event) => setStrategy(event.currentTarget.value)}>
+            {strategies.map((one) => (
+              <option key={one}>{one}</option>
+            ))}
+          </select>
+        </label>
+      )}
       <Options
-        caption={`${plan.recommended.name}, by workers`}
-        options={plan.by_workers}
+        caption={`${strategy}, by workers`}
+        options={plan.options.filter((one) => one.name === strategy)}
         chosen={plan.recommended}
       />
-      {plan.best.length > 1 && <Options caption="The fastest of each strategy" options={plan.best} />}
-      {plan.batches.length > 0 && <Batches batches={plan.batches} />}
+      {plan.best.length > 1 && (
+        <Options caption="The fastest of each strategy" options={plan.best} chosen={plan.recommended} />
+      )}
+      {plan.batches.length > 0 && <Batches batches={plan.batches} chosen={plan.recommended_batch} />}
       {plan.refused.length > 0 && <Refused refused={plan.refused} />}
     </section>
   );
@@ -155,7 +201,7 @@ function Refused({ refused }: { refused: Plan["refused"] }) {
   );
 }
 
-function Batches({ batches }: { batches: Plan["batches"] }) {
+function Batches({ batches, chosen }: { batches: PlanBatch[]; chosen: PlanBatch | null }) {
   return (
     <Figures
       caption="Batches, each with the workers that pay for it"
@@ -163,13 +209,12 @@ function Batches({ batches }: { batches: Plan["batches"] }) {
       columns={["Batch", "Workers", "Samples a second", "A sample is worth", "Learns, times as fast"]}
     >
       {batches.map((one) => (
-        <tr key={one.global_size}>
-          <td>{one.global_size}</td>
+        <Row key={one.global_size} name={one.global_size} isChosen={one.global_size === chosen?.global_size}>
           <td>{one.workers}</td>
           <td>{Number(one.samples_per_s.toPrecision(3))}</td>
           <td>{one.worth.toFixed(2)}</td>
           <td>{one.progress.toFixed(2)}</td>
-        </tr>
+        </Row>
       ))}
     </Figures>
   );
@@ -181,6 +226,7 @@ const OF_OPTIONS = [
   "A step",
   "Computes",
   "Exchanges",
+  "Compresses",
   "Times one worker",
   "Sends a step",
   "Holds",
@@ -194,29 +240,48 @@ function Options({
 }: {
   caption: string;
   options: PlanOption[];
-  chosen?: PlanOption;
+  chosen: PlanOption;
 }) {
   return (
     <Figures caption={caption} columns={OF_OPTIONS}>
       {options.map((one) => (
-        <tr
+        <Row
           key={`${one.name} ${one.workers}`}
-          class={one.workers === chosen?.workers ? "recommended" : undefined}
+          name={one.name}
+          isChosen={one.name === chosen.name && one.workers === chosen.workers}
         >
-          <td>{one.name}</td>
           <td>{one.workers}</td>
           <td>{milliseconds(one.step_s)}</td>
           <td>{milliseconds(one.compute_s)}</td>
-          <td>{milliseconds(one.exposed_s + one.codec_s)}</td>
+          <td>{milliseconds(one.exposed_s)}</td>
+          <td>{milliseconds(one.codec_s)}</td>
           <td>{one.speedup.toFixed(2)}</td>
           <td>{formatBytes(Math.round(one.sent_bytes))}</td>
           <td title="Of memory, a worker, besides the program and its activations">
             {one.memory_bytes ? formatBytes(one.memory_bytes) : "–"}
           </td>
           <td>{one.binding}</td>
-        </tr>
+        </Row>
       ))}
     </Figures>
+  );
+}
+
+interface RowProps {
+  name: ComponentChildren;
+  isChosen: boolean;
+  children: ComponentChildren;
+}
+
+function Row({ name, isChosen, children }: RowProps) {
+  return (
+    <tr class={isChosen ? "recommended" : undefined}>
+      <td>
+        {name}
+        {isChosen && ", recommended"}
+      </td>
+      {children}
+    </tr>
   );
 }
 

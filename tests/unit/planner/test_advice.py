@@ -1,0 +1,126 @@
+"""Which strategy is recommended where another than the spec's is faster, and what is said of it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rubato.planner.advice import WORTH_IT
+from rubato.planner.choose import Plan
+from rubato.planner.links import Link, Moved
+from tests.unit.planner.two_layers import FAST, MODEL, planned
+
+TREE: dict[str, Any] = {"algorithm": "tree"}
+
+
+def asked(link: Link, aggregation: dict[str, Any], codec_s: float = 1e-9, **fields: Any) -> Plan:
+    profile = replace(MODEL, codec_s=dict.fromkeys(MODEL.codec_s, codec_s))
+    return planned(link, profile, reproducible=False, aggregation=aggregation, **fields)
+
+
+def of_another(answer: Plan) -> list[str]:
+    return [one for one in answer.sentences if one.startswith("The spec has")]
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "sentence"),
+    [
+        (TREE, "The spec has tree, and one worker would be recommended for it: {} Say aggregation.algorithm: auto."),
+        (
+            {"algorithm": "server"},
+            "The spec has server, and one worker would be recommended for it: {} Say aggregation.algorithm: auto.",
+        ),
+    ],
+)
+def test_a_much_faster_strategy_that_learns_the_same_is_recommended(aggregation: dict[str, Any], sentence: str) -> None:
+    answer = asked(Link(1e-4, 2e8), aggregation)
+    usual = asked(Link(1e-4, 2e8), {})
+    assert answer.recommended == usual.recommended
+    assert (answer.recommended.name, answer.recommended.workers) == ("auto", 2)
+    assert answer.by_workers == usual.by_workers
+    (alone,) = [one for one in answer.options if (one.name, one.workers) == (aggregation["algorithm"], 1)]
+    times = f"{alone.step_s / answer.recommended.step_s:.2g}"
+    told = f"auto with 2 workers is {times} times as fast, and learns the same but for rounding."
+    assert of_another(answer) == [sentence.format(told)]
+    assert not of_another(usual)
+
+
+def test_how_a_spec_says_it_goes_by_what_it_has() -> None:
+    (servers,) = of_another(asked(Link(1e-6, 1e9), {"algorithm": "server", "servers": 2}))
+    assert servers.endswith("Say aggregation.algorithm: auto, and leave aggregation.servers out.")
+    (rounded,) = of_another(asked(FAST, {"compression": {"method": "fp16"}}, codec_s=4e-8))
+    assert rounded.endswith("Say aggregation.algorithm: auto, and leave aggregation.compression out.")
+
+
+def test_servers_are_recommended_with_their_number() -> None:
+    """Where measured exchanges of all other kinds take long: a ring for its bytes, as it carries labels, too."""
+    start_s = dict.fromkeys(("direct", "tree", "halving_doubling", "native"), 1.0)
+    moved = {"ring": (Moved(1e3, 1.0),), "server": (Moved(1e9, 1e-3),)}
+    link = Link(1e-6, 1e12, start_s=start_s, moved=moved, measured_workers=4)
+    answer = asked(link, TREE)
+    assert answer.recommended.name == "server"
+    assert of_another(answer)[0].endswith("Say aggregation.algorithm: server and aggregation.servers: 1.")
+
+
+def test_the_specs_own_stays_where_another_is_hardly_faster() -> None:
+    near = asked(Link(1e-6, 1e10), TREE)
+    (auto,) = [one for one in near.options if (one.name, one.workers) == ("auto", near.recommended.workers)]
+    assert 1 < near.recommended.step_s / auto.step_s < WORTH_IT
+    assert {near.recommended.name, *(one.name for one in near.by_workers)} == {"tree"}
+    assert not of_another(near)
+
+
+def test_equal_bits_have_no_other_strategy() -> None:
+    answer = planned(Link(1e-4, 2e8))
+    assert {one.name for one in answer.options} == {"auto"}
+    assert not of_another(answer)
+
+
+def test_what_leaves_out_a_part_is_planned_for_also_where_whole_gradients_are_faster() -> None:
+    answer = asked(FAST, {"compression": {"method": "topk"}}, codec_s=4e-8)
+    assert {answer.recommended.name, *(one.name for one in answer.by_workers)} == {"topk"}
+    (told,) = [one for one in answer.sentences if "with whole gradients:" in one]
+    assert re.fullmatch(
+        r"auto with 8 workers would be [\d.]+ times as fast .*: topk costs more than it saves here.", told
+    )
+    assert not of_another(answer)
+    saving = asked(Link(1e-4, 2e7), {"compression": {"method": "topk"}})
+    assert not any("costs more than it saves" in one for one in saving.sentences)
+
+
+LEAVING = ("powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd")
+
+
+def changing(answer: Plan) -> list[str]:
+    """The strategies that are told though they change what is learned, with the price of each."""
+    pattern = r"(\w+) with \d+ workers would be [\d.]+ times as fast, but (rounds|leaves out) .*: compare loss curves"
+    return [f"{found[1]} {found[2]}" for one in answer.sentences if (found := re.match(pattern, one))]
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "codec_s", "told"),
+    [
+        (2e8, {}, ["fp16 rounds", "topk leaves out"]),
+        (2e8, {"topk": 1e-7, "gtopk": 1e-7}, ["fp16 rounds", "powersgd leaves out"]),
+        (2e8, dict.fromkeys(LEAVING, 1e-7), ["fp16 rounds"]),
+        (2e8, dict.fromkeys(LEAVING, 1.5e-8), ["fp16 rounds"]),
+        (2e7, {}, ["topk leaves out"]),
+        (1e12, {}, []),
+    ],
+)
+def test_what_only_rounds_is_told_before_what_leaves_out(
+    bytes_per_s: float, codec_s: dict[str, float], told: list[str]
+) -> None:
+    profile = replace(MODEL, codec_s={**MODEL.codec_s, **codec_s})
+    answer = planned(Link(1e-4, bytes_per_s), profile, reproducible=False)
+    assert changing(answer) == told
+
+
+def test_more_workers_are_no_other_strategy() -> None:
+    """Two pay with fp16; bf16 with eight is as fast as fp16 with eight."""
+    answer = asked(Link(1e-4, 2e8), {"compression": {"method": "fp16"}})
+    assert answer.recommended.workers == 2
+    assert changing(answer) == ["topk leaves out"]
