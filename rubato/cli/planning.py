@@ -185,13 +185,14 @@ def _show(answer: Plan) -> None:
     put_table([_row(option) for option in answer.by_workers], _COLUMNS)
     if answer.batches:
         put("\nBatches, each with the workers that pay for it:")
-        put_table([_batch_row(one) for one in answer.batches], ("batch", "workers", "samples/s", "worth", "progress"))
+        put_table([_batch_row(one) for one in answer.batches], _OF_BATCHES)
     put("\nNot considered:")
     for reason in dict.fromkeys(one.reason for one in answer.refused):
         put(f"  {', '.join(one.name for one in answer.refused if one.reason == reason)}: {reason}")
 
 
 _COLUMNS = ("strategy", "workers", "step", "compute", "exchange", "codec", "speedup", "sent", "memory")
+_OF_BATCHES = ("batch", "microbatches", "workers", "samples/s", "worth", "progress", "memory")
 
 
 def _row(option: Option) -> dict[str, str]:
@@ -204,18 +205,24 @@ def _row(option: Option) -> dict[str, str]:
         "codec": _ms(option.codec_s),
         "speedup": f"{option.speedup:.2f}",
         "sent": format_bytes(option.sent_bytes),
-        "memory": format_bytes(option.memory_bytes) if option.memory_bytes else "-",
+        "memory": _memory(option.memory_bytes),
     }
 
 
 def _batch_row(batch: Batch) -> dict[str, str]:
     return {
         "batch": str(batch.global_size),
+        "microbatches": str(batch.num_microbatches),
         "workers": str(batch.workers),
         "samples/s": f"{batch.samples_per_s:.3g}",
         "worth": f"{batch.worth:.2f}",
         "progress": f"{batch.progress:.2f}",
+        "memory": _memory(batch.memory_bytes),
     }
+
+
+def _memory(size: int) -> str:
+    return format_bytes(size) if size else "-"
 
 
 def _ms(seconds: float) -> str:

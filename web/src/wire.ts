@@ -411,5 +411,13 @@ export interface Plan {
   best: PlanOption[];
   by_workers: PlanOption[];
   refused: { name: string; reason: string }[];
-  batches: { global_size: number; workers: number; samples_per_s: number; worth: number; progress: number }[];
+  batches: {
+    global_size: number;
+    workers: number;
+    samples_per_s: number;
+    worth: number;
+    progress: number;
+    num_microbatches: number;
+    memory_bytes: number;
+  }[];
 }

@@ -74,6 +74,10 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     state = 3 * PARAMETERS * torch.float32.itemsize
     assert state <= found.state_bytes <= state + 4 * torch.float32.itemsize, "weights, two moments, steps"
     assert state <= found.averaged_bytes <= 1.5 * state, "each tensor with its padding, and flags"
+    rest_bytes, sample_bytes = found.activation_bytes
+    given_on = 4 * (64 + 4 + 2)
+    assert given_on <= sample_bytes <= given_on + 2 * 8 * 4, "what ReLU, pooling and the loss give on, and indices"
+    assert 0 <= rest_bytes <= 64, "next to nothing whatever the samples"
 
     assert run(["plan", "train.py", *sizes, "--gbit", "10"]) == 0
     told = capsys.readouterr()
@@ -93,6 +97,55 @@ def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path)
     assert run(["profile", "train.py", "--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]) == 0
     found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
     assert (found.element_bytes, found.module_bytes) == (8, {"0": (4, 4), "1": (4, 4)})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "least"),
+    [
+        ("image-classifier", 4 * 2 * 2 * (32 * 8 * 8 + 64 * 4 * 4)),  # into BatchNorm, and out of ReLU, of two each
+        ("char-lm", 4 * 32 * (2 * 2 * 4 * 64 + 128)),  # into GELU, and out of it, of two; and what is predicted
+    ],
+)
+def test_what_passes_of_a_recipe_keep_grows_with_their_samples(
+    folder: Path, capsys: pytest.CaptureFixture[str], recipe: str, least: int
+) -> None:
+    sizes = ["--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]
+    assert run(["profile", "--recipe", recipe, *sizes]) == 0
+    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
+    rest_bytes, sample_bytes = found.activation_bytes
+    assert least <= sample_bytes <= 3 * least
+    assert 0 <= rest_bytes <= sample_bytes, "and sums of normalisations"
+    capsys.readouterr()
+    held = []
+    for count in (16, 32):
+        sizes[-1] = f"batch.num_microbatches={count}"
+        assert run(["plan", "--recipe", recipe, *sizes, "--gbit", "10", "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        held.append(answer["by_workers"][0]["memory_bytes"])
+        assert not any("does not tell what a pass keeps" in one for one in answer["sentences"])
+    partial = found.vector_bytes
+    assert held[0] - held[1] == 2 * sample_bytes - partial, "passes of 2 samples, not 4, and a partial sum more"
+
+
+@pytest.mark.parametrize(
+    ("line", "flags"),
+    [
+        ("torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))", []),  # refuses to have its tensors followed
+        ("pass", ["--config", "steps=9"]),  # leaves no step but those that are timed
+    ],
+)
+def test_a_program_that_does_not_tell_what_it_keeps_is_profiled(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str, flags: list[str]
+) -> None:
+    loop = "        for x, y in step:\n"
+    (folder / "train.py").write_text(PROGRAM.replace(loop, f"{loop}            {line}\n"))
+    assert run(["profile", "train.py", "--set", "batch.global_size=16", *flags]) == 0
+    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
+    assert found.activation_bytes == ()
+    assert found.state_bytes > 0
+    capsys.readouterr()
+    assert run(["plan", "train.py", "--set", "batch.global_size=16", "--gbit", "10"]) == 0
+    assert "The profile does not tell what a pass keeps for its way back" in capsys.readouterr().out
 
 
 def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
