@@ -10,10 +10,15 @@ import torch
 
 from rubato.cli.app import run
 from rubato.cli.exits import ExitCode
+from rubato.cli.planning import _measure
+from rubato.planner.choose import plan
+from rubato.planner.links import Link
+from rubato.planner.measured import profile_of
 from rubato.planner.profile import MAX_SPREAD, Profile
 from rubato.planner.separated import cut_of
 from rubato.profiling import CODECS
 from rubato.wire.codec import from_json
+from rubato.wire.spec import parse_spec
 
 PROGRAM = """
 import time, torch
@@ -106,46 +111,33 @@ def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path)
         ("char-lm", 4 * 32 * (2 * 2 * 4 * 64 + 128)),  # into GELU, and out of it, of two; and what is predicted
     ],
 )
-def test_what_passes_of_a_recipe_keep_grows_with_their_samples(
-    folder: Path, capsys: pytest.CaptureFixture[str], recipe: str, least: int
-) -> None:
-    sizes = ["--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]
-    assert run(["profile", "--recipe", recipe, *sizes]) == 0
-    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
+def test_what_passes_of_a_recipe_keep_grows_with_their_samples(tmp_path: Path, recipe: str, least: int) -> None:
+    spec, batch = {"name": "a", "recipe": recipe}, {"global_size": 64, "num_microbatches": 16}
+    coarse, fine = (parse_spec({**spec, "batch": {**batch, "num_microbatches": count}}) for count in (16, 32))
+    seen = [_measure(coarse, tmp_path, samples, with_codecs=False) for samples in (2, 4)]
+    found = profile_of(seen)
     rest_bytes, sample_bytes = found.activation_bytes
     assert least <= sample_bytes <= 3 * least
     assert 0 <= rest_bytes <= sample_bytes, "and sums of normalisations"
-    capsys.readouterr()
-    held = []
-    for count in (16, 32):
-        sizes[-1] = f"batch.num_microbatches={count}"
-        assert run(["plan", "--recipe", recipe, *sizes, "--gbit", "10", "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        held.append(answer["by_workers"][0]["memory_bytes"])
-        assert not any("does not tell what a pass keeps" in one for one in answer["sentences"])
-    partial = found.vector_bytes
-    assert held[0] - held[1] == 2 * sample_bytes - partial, "passes of 2 samples, not 4, and a partial sum more"
+    more, less = (plan(found, Link(1e-4, 1e9), one).by_workers[0].memory_bytes for one in (coarse, fine))
+    assert more - less == 2 * sample_bytes - found.vector_bytes, "passes of 2 samples, not 4, and a partial sum more"
 
 
 @pytest.mark.parametrize(
-    ("line", "flags"),
+    ("line", "steps"),
     [
-        ("torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))", []),  # refuses to have its tensors followed
-        ("pass", ["--config", "steps=9"]),  # leaves no step but those that are timed
+        ("torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))", 100),  # refuses to have its tensors followed
+        ("pass", 9),  # leaves no step but those that are timed
     ],
 )
-def test_a_program_that_does_not_tell_what_it_keeps_is_profiled(
-    folder: Path, capsys: pytest.CaptureFixture[str], line: str, flags: list[str]
-) -> None:
+def test_a_program_that_does_not_tell_what_it_keeps_is_profiled(folder: Path, line: str, steps: int) -> None:
     loop = "        for x, y in step:\n"
     (folder / "train.py").write_text(PROGRAM.replace(loop, f"{loop}            {line}\n"))
-    assert run(["profile", "train.py", "--set", "batch.global_size=16", *flags]) == 0
-    found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
-    assert found.activation_bytes == ()
-    assert found.state_bytes > 0
-    capsys.readouterr()
-    assert run(["plan", "train.py", "--set", "batch.global_size=16", "--gbit", "10"]) == 0
-    assert "The profile does not tell what a pass keeps for its way back" in capsys.readouterr().out
+    spec = parse_spec({"name": "a", "entrypoint": "train.py:train", "config": {"steps": steps}})
+    seen = _measure(spec, folder, 1, with_codecs=False)
+    assert seen.kept_bytes is None
+    assert seen.parameters == PARAMETERS
+    assert all(layer.backward_s > 0 for layer in seen.layers)
 
 
 def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
