@@ -7,6 +7,8 @@ A *layer* is a module with parameters of its own; of modules around layers only 
 clock runs through a pass from layer to layer, so that what lies between two of them (activations, the loss) counts for
 the one before it on the way forward, and for the one behind it on the way back. On a GPU every look at the clock waits
 for the device.
+
+One more pass, whose time does not count, tells what it keeps for its way back.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any, TextIO
 import torch
 from torch import nn
 
+from rubato.activations import DeviceMemory, SavedTensors, follow
 from rubato.data.randomness import seed_all
 from rubato.data.source import Source
 from rubato.engine.aggregation import compressor_of, layout_of_flat
@@ -157,16 +160,26 @@ class Stopwatch:
 
 
 class _ProfiledStep(Step):
-    """One step, watched."""
+    """One step, watched.
 
-    def __init__(self, session: Session, source: Source, scaler: Any, watch: Stopwatch) -> None:
+    Args:    is_timed: else what its pass keeps is counted instead.
+    """
+
+    def __init__(self, session: Session, source: Source, scaler: Any, watch: Stopwatch, *, is_timed: bool) -> None:
         super().__init__(session, source, scaler)
-        self._watch = watch
+        self._watch, self.is_timed = watch, is_timed
+        self._kept: SavedTensors | DeviceMemory | None = None
         self.times: dict[tuple[str, str], float] = {}
+        self.kept_bytes = 0
         self.reduced_at = 0.0
 
     def __iter__(self) -> Iterator[Any]:
         for batch in super().__iter__():
+            if not self.is_timed:
+                with follow(self._session.device, self._session.state.models.values(), batch) as self._kept:
+                    yield batch
+                self.kept_bytes = self._kept.most_bytes
+                continue
             self._watch.begin()
             yield batch
             self.times = self._watch.end()
@@ -174,7 +187,10 @@ class _ProfiledStep(Step):
 
     def backward(self, loss: torch.Tensor, *, weight: float | None = None) -> None:
         """See `Step`."""
-        self._watch.turn()
+        if self._kept is None:
+            self._watch.turn()
+        else:
+            self._kept.turn()
         super().backward(loss, weight=weight)
 
 
@@ -186,21 +202,29 @@ class _ProfiledRun(Run):
         self.passes: list[dict[tuple[str, str], float]] = []
         self.updates_s: list[float] = []
         self.watch: Stopwatch | None = None
+        self.kept_bytes: int | None = None
+        """By a pass for its way back; None: not counted yet."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether enough passes are."""
+        return len(self.passes) == MEASURED_STEPS
 
     def _go_through(self, source: Source, scaler: Any) -> Iterator[Step]:
         session = self._session
         self.watch = watch = Stopwatch(session.state.models, session.device)
         while session.step < session.total_steps:
-            step = _ProfiledStep(session, source, scaler, watch)
+            step = _ProfiledStep(session, source, scaler, watch, is_timed=not self.is_timed)
             self._step = step
             yield step
             step.check_reduced()
             ended = watch.now()
+            if not step.is_timed:
+                self.kept_bytes = step.kept_bytes
+                raise _Enough
             if step.index >= WARM_STEPS:
                 self.passes.append(step.times)
                 self.updates_s.append(ended - step.reduced_at)
-            if len(self.passes) == MEASURED_STEPS:
-                raise _Enough
             session.commit(self._row(step, 1.0))
 
 
@@ -222,7 +246,10 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
         train(run)
     except _Enough:
         pass
-    else:
+    except RuntimeError:
+        if not run.is_timed:  # else autograd cannot tell what it saves, as inside of torch.func
+            raise
+    if not run.is_timed:
         raise UserError(
             f"the program ended after {session.step} steps of {samples} samples; {WARM_STEPS + MEASURED_STEPS} are "
             "needed: give it more epochs or steps in config"
@@ -249,6 +276,7 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
         flat.dtype.itemsize,
         {name: run.watch.types[name] for name in run.watch.around},
         averaged_bytes(session.state),
+        run.kept_bytes,
     )
 
 

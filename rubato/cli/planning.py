@@ -215,7 +215,7 @@ def _show(answer: Plan, *, shows_all: bool) -> None:
 _OF_OPTIONS = (
     "strategy", "workers", "step", "compute", "exchange", "codec", "speedup", "sent", "memory", "binds", "",
 )  # fmt: skip
-_OF_BATCHES = ("batch", "workers", "samples/s", "worth", "progress", "")
+_OF_BATCHES = ("batch", "microbatches", "workers", "samples/s", "worth", "progress", "memory", "")
 """What has no name tells which one is recommended."""
 
 
@@ -233,7 +233,7 @@ def _row(option: Option, recommended: Option) -> dict[str, str]:
         "codec": _ms(option.codec_s),
         "speedup": f"{option.speedup:.2f}",
         "sent": format_bytes(option.sent_bytes),
-        "memory": format_bytes(option.memory_bytes) if option.memory_bytes else "-",
+        "memory": _memory(option.memory_bytes),
         "binds": option.binds,
         "": _mark(option, recommended),
     }
@@ -242,16 +242,22 @@ def _row(option: Option, recommended: Option) -> dict[str, str]:
 def _batch_row(batch: Batch, recommended: Batch | None) -> dict[str, str]:
     return {
         "batch": str(batch.global_size),
+        "microbatches": str(batch.num_microbatches),
         "workers": str(batch.workers),
         "samples/s": f"{batch.samples_per_s:.3g}",
         "worth": f"{batch.worth:.2f}",
         "progress": f"{batch.progress:.2f}",
+        "memory": _memory(batch.memory_bytes),
         "": _mark(batch, recommended),
     }
 
 
 def _mark(one: object, recommended: object) -> str:
     return "recommended" if one == recommended else ""
+
+
+def _memory(size: int) -> str:
+    return format_bytes(size) if size else "-"
 
 
 def _ms(seconds: float) -> str:

@@ -64,6 +64,7 @@ def of_options(
     yield from _of_more(chosen, recommended.options)
     yield from _of_settling(profile, link, spec, strategy, chosen)
     yield from _of_settings(profile, spec, strategy)
+    yield from _of_memory(profile)
     limit = best_workers(
         chosen.compute_s * chosen.workers,
         profile.vector_bytes,
@@ -155,6 +156,15 @@ def _of_settings(profile: Profile, spec: JobSpec, strategy: Strategy) -> Iterato
         yield (
             f"What compression takes was measured with {', '.join(others)}, not as this spec has it: `rubato profile` "
             "measures it anew."
+        )
+
+
+def _of_memory(profile: Profile) -> Iterator[str]:
+    """Where the profile is of before passes told what they keep."""
+    if profile.state_bytes and not profile.activation_bytes:
+        yield (
+            "The profile does not tell what a pass keeps for its way back, so memory is predicted without it: `rubato "
+            "profile` measures it anew."
         )
 
 

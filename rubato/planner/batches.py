@@ -31,6 +31,24 @@ class Batch:
     """Of a sample, against one in the spec's batch: by the samples of an update."""
     progress: float
     """What is learned in a second, against the spec's batch."""
+    num_microbatches: int
+    """Those of the spec, or so many more that a worker can hold a pass."""
+    memory_bytes: int
+    """Of one worker, as `Option` has it; 0: the profile does not say what a pass keeps."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How a batch is trained fastest."""
+
+    workers: int
+    """That pay for it."""
+    num_microbatches: int
+    samples_per_s: float
+    of_update: float
+    """Samples of one update."""
+    memory_bytes: int
+    """As `Batch` has it."""
 
 
 def check_noise(noise_scale: float) -> None:
@@ -38,27 +56,31 @@ def check_noise(noise_scale: float) -> None:
     check_rules((0 < noise_scale <= MAX_NOISE, "noise_scale", f"must lie above 0 and be at most {MAX_NOISE:g}"))
 
 
-def compare(
-    base: int, pieces: int, noise_scale: float, speed: Callable[[int], tuple[int, float, float]]
-) -> tuple[Batch, ...]:
-    """The spec's batch, and others as a spec may have them; the smallest first.
+def compare(base: int, pieces: int, noise_scale: float, speed: Callable[[int], Speed | None]) -> tuple[Batch, ...]:
+    """The spec's batch, and others as a spec may have them, as far as they fit; the smallest first.
 
     Args:
         base: the spec's batch.
         pieces: of equal size that a batch has.
         noise_scale: in samples.
-        speed: of a batch, the workers that pay, their samples a second, and the samples of one update.
+        speed: of a batch; None: no worker can hold its passes. The spec's own is one that fits.
     """
     smaller = {base // factor for factor in FACTORS if base % (pieces * factor) == 0}
-    larger = {base * factor for factor in FACTORS if base * factor <= MAX_GLOBAL_SIZE}
-    *_, of_base = speed(base)
-    found = []
-    for size in sorted(larger | smaller):
-        workers, samples_per_s, of_update = speed(size)
-        worth = efficiency(of_update, of_base, noise_scale)
-        found.append(Batch(size, workers, samples_per_s, worth, samples_per_s * worth))
-    progress = next(one.progress for one in found if one.global_size == base)
-    return tuple(replace(one, progress=one.progress / progress) for one in found)
+    speeds = {size: told for size in sorted({*_larger(base), *smaller}) if (told := speed(size)) is not None}
+    of_base, found = speeds[base].of_update, []
+    for size, one in speeds.items():
+        worth = efficiency(one.of_update, of_base, noise_scale)
+        progress = one.samples_per_s * worth
+        found.append(
+            Batch(size, one.workers, one.samples_per_s, worth, progress, one.num_microbatches, one.memory_bytes)
+        )
+    of_spec = next(one.progress for one in found if one.global_size == base)
+    return tuple(replace(one, progress=one.progress / of_spec) for one in found)
+
+
+def _larger(base: int) -> list[int]:
+    """From the spec's batch on, those that a spec may have."""
+    return [base * factor for factor in FACTORS if base * factor <= MAX_GLOBAL_SIZE]
 
 
 def recommended(batches: Sequence[Batch]) -> Batch:
@@ -81,7 +103,27 @@ def sentences(batches: Sequence[Batch], base: int, noise_scale: float, *, scales
         yield (
             f"{noise} {chosen.global_size} with {chosen.workers} workers would learn {chosen.progress:.2g} times as "
             f"fast as one of {base}, though a sample is worth {chosen.worth:.2g} as much; "
-            f"{'lr_scaling' if scales_rates else 'a larger learning rate'} goes with it. Its microbatches are "
-            f"{chosen.global_size // base} times as large, and what their activations take is not known: measure "
-            "their memory, or raise num_microbatches with the batch."
+            f"{'lr_scaling' if scales_rates else 'a larger learning rate'} goes with it. "
+            f"{_of_passes(chosen, next(one for one in batches if one.global_size == base))}"
         )
+    compared = {one.global_size for one in batches}
+    too_large = next((size for size in _larger(base) if size not in compared), None)
+    if too_large is not None:
+        yield f"From {too_large} samples on batches do not fit into resources_per_worker.memory, whoever shares them."
+
+
+def _of_passes(chosen: Batch, own: Batch) -> str:
+    """What they are, and take, against those of the spec's batch, which is smaller."""
+    times = chosen.global_size // own.global_size
+    held = f"a worker would hold {chosen.memory_bytes / 1e6:.3g} MB besides the program"
+    if chosen.num_microbatches > own.num_microbatches:
+        return (
+            f"In {chosen.num_microbatches} microbatches (batch.num_microbatches) it fits into "
+            f"resources_per_worker.memory: {held}."
+        )
+    if chosen.memory_bytes:
+        return f"Its microbatches are {times} times as large: {held}."
+    return (
+        f"Its microbatches are {times} times as large, and what their activations take is not known: measure their "
+        "memory, or raise num_microbatches with the batch."
+    )

@@ -15,8 +15,9 @@ from typing import get_args
 
 from rubato.errors import Finding, SpecError
 from rubato.planner import advice
-from rubato.planner.batches import Batch, compare, recommended, sentences
+from rubato.planner.batches import Batch, Speed, compare, recommended, sentences
 from rubato.planner.counts import some_of, useful_counts
+from rubato.planner.fitting import cut_finer, too_large
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy
 from rubato.planner.options import Candidate, Option, name_of, option_of
@@ -78,7 +79,7 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
         if fitting:
             tried.append(Candidate(one, tuple(fitting), _enough(fitting)))
         else:
-            refused.append(Refused(name_of(one), _too_large(spec, found)))
+            refused.append(Refused(name_of(one), too_large(profile, spec, one, found)))
     if not tried:
         raise SpecError([Finding("resources_per_worker.memory", refused[-1].reason)])
     ranked = sorted(tried, key=lambda one: one.fastest.step_s)
@@ -111,14 +112,6 @@ def fits(profile: Profile, spec: JobSpec, option: Option) -> bool:
     return limit is None or profile.device != "cpu" or option.memory_bytes <= limit
 
 
-def _too_large(spec: JobSpec, found: Sequence[Option]) -> str:
-    least = min(option.memory_bytes for option in found)
-    return (
-        f"a worker would hold {least / 1e6:.3g} MB at least, besides the program and its activations, and "
-        f"resources_per_worker.memory is {(spec.resources_per_worker.memory or 0) / 1e6:.3g} MB: give it more"
-    )
-
-
 def _left_out(useful: Sequence[int], counts: Sequence[int], own: Sequence[Option], spec: JobSpec) -> Iterator[str]:
     """Numbers of workers that were not looked at, and those that were but do not fit."""
     if len(counts) < len(useful):
@@ -135,13 +128,25 @@ def _left_out(useful: Sequence[int], counts: Sequence[int], own: Sequence[Option
 
 
 def _compare(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, noise_scale: float) -> tuple[Batch, ...]:
-    """Other batches, each with the workers that pay for it."""
+    """Other batches, each with the workers that pay for it; cut finer, where else no worker could hold a pass."""
 
-    def speed(size: int) -> tuple[int, float, float]:
+    def fitting(other: JobSpec) -> list[Option]:
+        one = replace(strategy, tree=other.num_microbatches if strategy.tree else 0)
+        found = [option_of(profile, link, other, one, workers) for workers in some_of(useful_counts(other))]
+        return [option for option in found if fits(profile, other, option)]
+
+    def speed(size: int) -> Speed | None:
         other = replace(spec, batch=replace(spec.batch, global_size=size, num_microbatches=spec.num_microbatches))
-        found = [option_of(profile, link, other, strategy, workers) for workers in some_of(useful_counts(other))]
-        best = _enough([option for option in found if fits(profile, other, option)])
-        return best.workers, best.samples_per_s, size * _share_of_update(spec, best.workers)
+        found = fitting(other)
+        finer = None if found else cut_finer(profile, other, strategy, some_of(useful_counts(other)))
+        if finer is not None:
+            other, found = finer, fitting(finer)
+        if not found:
+            return None
+        best = _enough(found)
+        of_update = size * _share_of_update(other, best.workers)
+        held = best.memory_bytes if profile.activation_bytes else 0
+        return Speed(best.workers, other.num_microbatches, best.samples_per_s, of_update, held)
 
     pieces = spec.num_microbatches * strategy.sync_every
     return compare(spec.batch.global_size, pieces, noise_scale, speed)

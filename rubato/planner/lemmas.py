@@ -1,12 +1,29 @@
-"""Closed forms that say how many: workers for an efficiency, servers for a model. Pure.
+"""Closed forms that say how many: samples for a memory, workers for an efficiency, servers for a model. Pure.
 
-Source: Zou et al. 2017, Distributed Training Large-Scale Deep Architectures, arXiv:1709.06622 (the first three, derived
-again here from Amdahl's law and from the bytes of a server's port); the last one from the time of a ring.
+Source: Zou et al. 2017, Distributed Training Large-Scale Deep Architectures, arXiv:1709.06622 (all but the last one, in
+the order in which its procedure asks them; those of workers and servers derived again here from Amdahl's law and from
+the bytes of a server's port); the last one from the time of a ring.
 """
 
 from __future__ import annotations
 
 from math import ceil, floor, inf, sqrt
+
+
+def samples_for(memory_bytes: int, held_bytes: int, sample_bytes: int) -> float:
+    """The most samples of a pass that fit into a memory, M - M_held >= b M_sample; infinite where none takes any.
+
+    Zou et al. ask this first: the largest mini-batch that the memory of a device leaves room for beside parameters and
+    what else does not grow with it. Which algorithm a convolution then uses, which they choose along with it by what
+    is left, torch and its libraries do.
+
+    Args:    held_bytes: by the worker, and by a pass whatever its samples.  sample_bytes: for each sample of a pass.
+    Returns: 0 where not one fits.
+    """
+    room = memory_bytes - held_bytes
+    if room < 0:
+        return 0
+    return room // sample_bytes if sample_bytes else inf
 
 
 def efficiency_of(workers: int, overhead: float) -> float:

@@ -62,6 +62,8 @@ class Passes:
     """Likewise."""
     averaged_bytes: int = 0
     """Likewise."""
+    kept_bytes: int | None = None
+    """By a pass for its way back; None: it could not be told."""
 
 
 def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
@@ -171,6 +173,7 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
         element_bytes=seen[0].element_bytes,
         state_bytes=seen[0].state_bytes,
         averaged_bytes=seen[0].averaged_bytes,
+        activation_bytes=_activation_bytes(seen),
         device=seen[0].device,
         modules=seen[0].modules,
         module_bytes=seen[0].module_bytes,
@@ -178,11 +181,20 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
     )
 
 
-def _line(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
-    """Seconds a sample, and those of a pass of none; neither is below 0."""
-    slope, rest = statistics.linear_regression(sizes, times)
+def _activation_bytes(seen: Sequence[Passes]) -> tuple[int, ...]:
+    """Of a pass of no samples, and of a sample more; nothing where a pass of some size did not tell."""
+    kept = [(float(one.samples), float(one.kept_bytes)) for one in seen if one.kept_bytes is not None]
+    if len(kept) < len(seen):
+        return ()
+    sample_bytes, rest_bytes = _line(*zip(*kept, strict=True))
+    return round(rest_bytes), round(sample_bytes)
+
+
+def _line(sizes: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """What a sample more takes, and a pass of none; neither is below 0."""
+    slope, rest = statistics.linear_regression(sizes, values)
     if slope < 0:
-        return 0.0, statistics.fmean(times)
+        return 0.0, statistics.fmean(values)
     if rest < 0:
-        return sum(map(float.__mul__, sizes, times)) / sum(size * size for size in sizes), 0.0
+        return sum(map(float.__mul__, sizes, values)) / sum(size * size for size in sizes), 0.0
     return slope, rest

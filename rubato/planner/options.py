@@ -7,7 +7,7 @@ from math import ceil
 
 from rubato.planner.links import Link
 from rubato.planner.methods import Strategy, sent_bytes
-from rubato.planner.predict import Prediction, Saves, predict
+from rubato.planner.predict import Prediction, Saves, predict, samples_of
 from rubato.planner.profile import Profile
 from rubato.wire.spec import JobSpec
 
@@ -31,7 +31,8 @@ class Option:
     sent_bytes: float
     """By the busiest worker, in a step."""
     memory_bytes: int
-    """Of one worker, without what the program and its activations take; 0: the profile does not say."""
+    """Of one worker, without what the program takes, nor passes where the profile does not say what they keep; 0: it
+    does not say anything of memory."""
     binding: str
     """What the most of a step is spent on, in words."""
     is_whole: bool
@@ -110,13 +111,25 @@ def option_of(
 
 
 def memory_of(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -> int:
-    """Bytes that one worker has for state, gradients, partial sums, their mean, two results; and what is kept.
+    """Bytes that one worker has for state, gradients, partial sums, their mean, two results; for what is kept of
+    gradients, and by a pass for its way back.
 
-    What a compressor keeps is there twice: as it is, and as it is to be if the step counts. 0: the profile does not say
-    what the state takes.
+    What a compressor keeps is there twice: as it is, and as it is to be if the step counts. Where layers are separated,
+    a pass is taken to keep what all layers do. 0: the profile does not say what the state takes.
     """
     if not profile.state_bytes:
         return 0
+    return held_bytes(profile, spec, strategy, workers) + profile.kept_bytes(pass_of(spec, strategy, workers))
+
+
+def pass_of(spec: JobSpec, strategy: Strategy, workers: int) -> int:
+    """Samples of the largest pass that a worker makes."""
+    batch, several = spec.batch.global_size, not spec.reproducible
+    return ceil(samples_of(strategy, workers, batch, spec.num_microbatches, several=several) - 1e-9)
+
+
+def held_bytes(profile: Profile, spec: JobSpec, strategy: Strategy, workers: int) -> int:
+    """What a worker has of it whatever the samples of a pass."""
     vector = profile.vector_bytes
     mine = ceil(spec.num_microbatches / workers)
     partials = 1 if not spec.reproducible else mine.bit_length()

@@ -96,6 +96,21 @@ class Prediction:
         return name, terms[name] / self.step_s
 
 
+def samples_of(strategy: Strategy, workers: int, batch: int, microbatches: int, *, several: bool = False) -> float:
+    """Of a pass of the worker whose passes are largest; where layers are separated, of those behind the cut.
+
+    Args:    see `predict`.
+    """
+    of_update = batch / strategy.sync_every
+    if strategy.local == "asynchronous":
+        return of_update
+    if strategy.local == "synchronous" and workers > 1:
+        return of_update / _counted(strategy, workers)
+    if strategy.cut is not None and workers > 1:
+        return strategy.cut.kept_samples(workers, of_update)
+    return of_update / microbatches * (ceil(microbatches / workers) if several else 1)
+
+
 def predict(
     profile: Profile,
     link: Link,
@@ -134,9 +149,8 @@ def _step(
         return _backed(profile, link, strategy, workers, batch)
     if strategy.cut is not None and workers > 1:
         return _separated(profile, link, strategy, strategy.cut, workers, batch)
-    mine = ceil(microbatches / workers)
-    passes, samples = (1, batch / microbatches * mine) if several else (mine, batch / microbatches)
-    passes, samples = passes * strategy.sync_every, samples / strategy.sync_every
+    passes = strategy.sync_every * (1 if several else ceil(microbatches / workers))
+    samples = samples_of(strategy, workers, batch, microbatches, several=several)
     updates = passes if strategy.local != "none" else 1
     slowest = 1.0 + (profile.spread * sqrt(2 * log(workers)) if workers > 1 else 0.0)
     backward_s = profile.backward_s(samples) * slowest
@@ -155,7 +169,7 @@ def _step(
 def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
     """A step of updates by a server; one worker alone does both in turn."""
     updates, helpers = strategy.sync_every, max(1, workers - 1)
-    samples, update_s = batch / updates, profile.update_s * profile.parameters
+    samples, update_s = samples_of(strategy, workers, batch, 1), profile.update_s * profile.parameters
     compute_s = profile.forward_s(samples) + profile.backward_s(samples)
     exposed_s = 0.0
     if workers > 1:
@@ -168,11 +182,16 @@ def _served(profile: Profile, link: Link, strategy: Strategy, workers: int, batc
     return Prediction(workers, updates * compute_s / helpers, exposed_s, 0.0, updates * update_s / helpers, batch)
 
 
+def _counted(strategy: Strategy, workers: int) -> int:
+    """Pieces of an update by a server that waits: of as many as there are workers but it and the backups."""
+    return max(1, workers - 1 - strategy.backups)
+
+
 def _backed(profile: Profile, link: Link, strategy: Strategy, workers: int, batch: int) -> Prediction:
     """A step of synchronous updates by a server, each of as many pieces as there are workers but it and the backups."""
     updates, helpers = strategy.sync_every, workers - 1
-    count = max(1, helpers - strategy.backups)
-    samples, update_s = batch / updates / count, profile.update_s * profile.parameters
+    count = _counted(strategy, workers)
+    samples, update_s = samples_of(strategy, workers, batch, 1), profile.update_s * profile.parameters
     slowest = 1.0 + profile.spread * max(0.0, NormalDist().inv_cdf((count - _BLOM) / (helpers + 1 - 2 * _BLOM)))
     compute_s = (profile.forward_s(samples) + profile.backward_s(samples)) * slowest
     way_s = link.moved_s(helpers * profile.vector_bytes)

@@ -87,6 +87,8 @@ class Profile:
     averaged_bytes: int = 0
     """Of these as they travel when they are averaged: in the type of the engine's vector, of 32 bits at least; 0: not
     measured, they are taken to travel as they are."""
+    activation_bytes: tuple[int, ...] = ()
+    """What a pass keeps for its way back: whatever its samples, and for each of them; empty: not measured."""
     device: str = "cpu"
     """What it was measured on: `cpu` or `cuda`."""
     program: str = ""
@@ -109,6 +111,11 @@ class Profile:
                 0 <= self.averaged_bytes <= MAX_BYTES,
                 "averaged_bytes",
                 f"must lie in 0..2**60, got {self.averaged_bytes}",
+            ),
+            (
+                len(self.activation_bytes) in (0, 2) and all(0 <= one <= MAX_BYTES for one in self.activation_bytes),
+                "activation_bytes",
+                f"must be those of a pass and those of a sample, 0..2**60, or none, got {self.activation_bytes}",
             ),
             (
                 self.start_s + sum(layer.forward_s + layer.backward_s for layer in self.layers) > LEAST_S,
@@ -166,6 +173,13 @@ class Profile:
     def sample_s(self) -> tuple[float, float]:
         """Seconds a sample: forward, and back."""
         return sum(layer.forward_s for layer in self.layers), sum(layer.backward_s for layer in self.layers)
+
+    def kept_bytes(self, samples: int) -> int:
+        """By a pass over so many samples for its way back; 0 where that was not measured."""
+        if not self.activation_bytes:
+            return 0
+        rest_bytes, sample_bytes = self.activation_bytes
+        return rest_bytes + samples * sample_bytes
 
     def forward_s(self, samples: float) -> float:
         """A forward pass over so many samples."""

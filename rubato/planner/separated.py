@@ -88,7 +88,7 @@ class Cut:
         """
         keepers, others = self._roles(workers)
         shares = self._shares(others)
-        kept = samples * max(_asked(shares, keepers))
+        kept = self.kept_samples(workers, samples)
         front_s, back_s = self._pass_s
         moved = self._to_keeper(kept) + self._from_keeper(kept)
         front_bytes, back_bytes = self._sums(profile)
@@ -98,6 +98,11 @@ class Cut:
             2 * profile.start_s + front_s * samples * max(shares) + back_s * kept,
             4 * _ASKED * link.latency_s + link.moved_s(moved) + max(of_front, of_back),
         )
+
+    def kept_samples(self, workers: int, samples: float) -> float:
+        """Of an update's, those that the busiest keeper has, of two workers or more; no other worker has more."""
+        keepers, others = self._roles(workers)
+        return samples * max(_asked(self._shares(others), keepers))
 
     def sent(self, profile: Profile, workers: int, samples: float) -> list[float]:
         """By rank, the keepers first, bytes that it sends in an update of two workers or more.

@@ -412,6 +412,8 @@ export interface PlanBatch {
   samples_per_s: number;
   worth: number;
   progress: number;
+  num_microbatches: number;
+  memory_bytes: number;
 }
 
 export interface Plan {

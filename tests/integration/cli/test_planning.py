@@ -10,10 +10,15 @@ import torch
 
 from rubato.cli.app import run
 from rubato.cli.exits import ExitCode
+from rubato.cli.planning import _measure
+from rubato.planner.choose import plan
+from rubato.planner.links import Link
+from rubato.planner.measured import profile_of
 from rubato.planner.profile import MAX_SPREAD, Profile
 from rubato.planner.separated import cut_of
 from rubato.profiling import CODECS
 from rubato.wire.codec import from_json
+from rubato.wire.spec import parse_spec
 
 PROGRAM = """
 import time, torch
@@ -75,6 +80,10 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     state = 3 * PARAMETERS * torch.float32.itemsize
     assert state <= found.state_bytes <= state + 4 * torch.float32.itemsize, "weights, two moments, steps"
     assert state <= found.averaged_bytes <= 1.5 * state, "each tensor with its padding, and flags"
+    rest_bytes, sample_bytes = found.activation_bytes
+    given_on = 4 * (64 + 4 + 2)
+    assert given_on <= sample_bytes <= given_on + 2 * 8 * 4, "what ReLU, pooling and the loss give on, and indices"
+    assert 0 <= rest_bytes <= 64, "next to nothing whatever the samples"
 
     assert run(["plan", "train.py", *sizes, "--gbit", "10"]) == 0
     told = capsys.readouterr()
@@ -94,6 +103,42 @@ def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path)
     assert run(["profile", "train.py", "--set", "batch.global_size=64", "--set", "batch.num_microbatches=16"]) == 0
     found = from_json(Profile, json.loads((folder / "profile.json").read_text()), strict=True)
     assert (found.element_bytes, found.module_bytes) == (8, {"0": (4, 4), "1": (4, 4)})
+
+
+@pytest.mark.parametrize(
+    ("recipe", "least"),
+    [
+        ("image-classifier", 4 * 2 * 2 * (32 * 8 * 8 + 64 * 4 * 4)),  # into BatchNorm, and out of ReLU, of two each
+        ("char-lm", 4 * 32 * (2 * 2 * 4 * 64 + 128)),  # into GELU, and out of it, of two; and what is predicted
+    ],
+)
+def test_what_passes_of_a_recipe_keep_grows_with_their_samples(tmp_path: Path, recipe: str, least: int) -> None:
+    spec, batch = {"name": "a", "recipe": recipe}, {"global_size": 64, "num_microbatches": 16}
+    coarse, fine = (parse_spec({**spec, "batch": {**batch, "num_microbatches": count}}) for count in (16, 32))
+    seen = [_measure(coarse, tmp_path, samples, with_codecs=False) for samples in (2, 4)]
+    found = profile_of(seen)
+    rest_bytes, sample_bytes = found.activation_bytes
+    assert least <= sample_bytes <= 3 * least
+    assert 0 <= rest_bytes <= sample_bytes, "and sums of normalisations"
+    more, less = (plan(found, Link(1e-4, 1e9), one).by_workers[0].memory_bytes for one in (coarse, fine))
+    assert more - less == 2 * sample_bytes - found.vector_bytes, "passes of 2 samples, not 4, and a partial sum more"
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ("torch.func.grad(lambda w: (w * w).sum())(torch.ones(3))", 100),  # refuses to have its tensors followed
+        ("pass", 9),  # leaves no step but those that are timed
+    ],
+)
+def test_a_program_that_does_not_tell_what_it_keeps_is_profiled(folder: Path, line: str, steps: int) -> None:
+    loop = "        for x, y in step:\n"
+    (folder / "train.py").write_text(PROGRAM.replace(loop, f"{loop}            {line}\n"))
+    spec = parse_spec({"name": "a", "entrypoint": "train.py:train", "config": {"steps": steps}})
+    seen = _measure(spec, folder, 1, with_codecs=False)
+    assert seen.kept_bytes is None
+    assert seen.parameters == PARAMETERS
+    assert all(layer.backward_s > 0 for layer in seen.layers)
 
 
 def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rubato.planner.lemmas import best_workers, efficiency_of, servers_for, workers_for
+from rubato.planner.lemmas import best_workers, efficiency_of, samples_for, servers_for, workers_for
+
+
+@given(st.integers(0, 2**60), st.integers(0, 2**60), st.integers(1, 2**40))
+def test_one_sample_more_would_not_fit(memory_bytes: int, held_bytes: int, sample_bytes: int) -> None:
+    samples = int(samples_for(memory_bytes, held_bytes, sample_bytes))
+    assert samples == 0 or held_bytes + samples * sample_bytes <= memory_bytes
+    assert held_bytes + (samples + 1) * sample_bytes > memory_bytes
+
+
+def test_samples_that_take_nothing_are_bounded_by_what_is_held() -> None:
+    assert (samples_for(10, 10, 0), samples_for(9, 10, 0)) == (inf, 0)
 
 
 @given(st.floats(0.05, 1.0), st.floats(1e-4, 1.0))

@@ -75,6 +75,26 @@ def test_of_very_many_layers_neighbours_are_one() -> None:
     assert len(found.matrices) == len(names)
 
 
+@pytest.mark.parametrize(
+    ("kept", "line"),
+    [
+        ([100 + 40 * samples for samples in (8, 16, 32)], (100, 40)),
+        ([40 * samples for samples in (8, 16, 32)], (0, 40)),
+        ([30 * samples - 200 for samples in (8, 16, 32)], (0, 22)),
+        ([900, 700, 500], (700, 0)),
+        ([900, None, 500], ()),
+    ],
+)
+def test_what_passes_keep_lies_on_a_line(kept: list[int | None], line: tuple[int, ...]) -> None:
+    """Neither end is below 0; where one size did not tell there is none."""
+    plain = [passes(samples, (1e-3, 1e-3), (1e-3, 1e-3), 0.0) for samples in (8, 16, 32)]
+    assert profile_of(plain).activation_bytes == ()
+    seen = [replace(one, kept_bytes=size) for one, size in zip(plain, kept, strict=True)]
+    assert (found := profile_of(seen)).activation_bytes == line
+    if line:
+        assert found.kept_bytes(64) == line[0] + 64 * line[1]
+
+
 def test_what_makes_no_profile_is_refused() -> None:
     one = passes(8, (1e-3, 1e-3), (1e-3, 1e-3), 0.0)
     with pytest.raises(UserError, match="two sizes"):

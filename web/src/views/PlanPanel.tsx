@@ -203,22 +203,32 @@ function Refused({ refused }: { refused: Plan["refused"] }) {
 
 function Batches({ batches, chosen }: { batches: PlanBatch[]; chosen: PlanBatch | null }) {
   return (
-    <Figures
-      caption="Batches, each with the workers that pay for it"
-      label="Batches"
-      columns={["Batch", "Workers", "Samples a second", "A sample is worth", "Learns, times as fast"]}
-    >
+    <Figures caption="Batches, each with the workers that pay for it" label="Batches" columns={OF_BATCHES}>
       {batches.map((one) => (
         <Row key={one.global_size} name={one.global_size} isChosen={one.global_size === chosen?.global_size}>
+          <td>{one.num_microbatches}</td>
           <td>{one.workers}</td>
           <td>{Number(one.samples_per_s.toPrecision(3))}</td>
           <td>{one.worth.toFixed(2)}</td>
           <td>{one.progress.toFixed(2)}</td>
+          <td title={HELD}>{memory(one.memory_bytes)}</td>
         </Row>
       ))}
     </Figures>
   );
 }
+
+const HELD = "Of memory, a worker, besides the program, with what a pass keeps where the profile tells it";
+
+const OF_BATCHES = [
+  "Batch",
+  "Microbatches",
+  "Workers",
+  "Samples a second",
+  "A sample is worth",
+  "Learns, times as fast",
+  "Holds",
+];
 
 const OF_OPTIONS = [
   "Strategy",
@@ -257,9 +267,7 @@ function Options({
           <td>{milliseconds(one.codec_s)}</td>
           <td>{one.speedup.toFixed(2)}</td>
           <td>{formatBytes(Math.round(one.sent_bytes))}</td>
-          <td title="Of memory, a worker, besides the program and its activations">
-            {one.memory_bytes ? formatBytes(one.memory_bytes) : "–"}
-          </td>
+          <td title={HELD}>{memory(one.memory_bytes)}</td>
           <td>{one.binding}</td>
         </Row>
       ))}
@@ -310,6 +318,10 @@ function Figures({ caption, label = caption, columns, children }: FiguresProps) 
       </table>
     </Wide>
   );
+}
+
+function memory(bytes: number): string {
+  return bytes ? formatBytes(bytes) : "–";
 }
 
 function milliseconds(seconds: number): string {
