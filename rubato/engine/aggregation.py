@@ -19,7 +19,7 @@ import torch
 from rubato.data.order import BatchPlan
 from rubato.data.stream import StreamPlan
 from rubato.engine.flat import FlatLayout
-from rubato.engine.keeping import Keeping, from_row, norm, to_row
+from rubato.engine.keeping import Keeping, from_row, to_row
 from rubato.engine.reduction import is_finite
 from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.cast import Cast
@@ -167,7 +167,7 @@ class Aggregation(Keeping):
     def kept(self) -> float:
         """See `Keeping`."""
         after = {} if self._pending is None else self._pending[1]
-        return norm(float(torch.linalg.vector_norm(after[name])) for name in _GRADIENTS if name in after)
+        return sum(_norm(after[name]) for name in _GRADIENTS if name in after)
 
     def _present(self, rank: int, world: int) -> State:
         if self._own is not None:
@@ -249,6 +249,10 @@ def _places_of(pieces: Sequence[Piece], names: Collection[str]) -> Iterator[slic
         if piece.name in names:
             yield slice(at, at + piece.numel)
         at += piece.numel
+
+
+def _norm(part: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(part))
 
 
 def _method_of(spec: AggregationSpec, layout: Layout, plan: BatchPlan, hosts: Sequence[int], seed: int) -> Compressor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from math import sqrt
 from typing import Any, ClassVar
 
 import torch
@@ -121,13 +120,16 @@ class Keeping(ABC):
     @property
     @abstractmethod
     def kept(self) -> float:
-        """Norm of what this worker keeps of its own if the step counts that it has exchanged."""
+        """What this worker keeps of its own if the step counts that it has exchanged: its norm, or more."""
 
     def lost(self, incarnations: Collection[str]) -> tuple[float, float]:
-        """What is kept by others than these no more, once: its norm, and the share of it in what all kept."""
-        gone = norm(self._told.pop(one) for one in set(self._told).difference(incarnations))
-        whole = norm([gone, *self._told.values()])
-        return gone, gone**2 / whole**2 if whole else 0.0
+        """What others than these kept, and nobody does now, once: its norm at most, and its share by such norms.
+
+        It adds up at the same places: its norm is that of each together where all kept the same.
+        """
+        gone = sum(self._told.pop(one) for one in sorted(set(self._told).difference(incarnations)))
+        whole = gone + sum(self._told.values())
+        return gone, gone / whole if whole else 0.0
 
     @property
     @abstractmethod
@@ -160,11 +162,6 @@ class Keeping(ABC):
     @abstractmethod
     def resume(self) -> None:
         """The state was that of a checkpoint, which may tell nothing of what is kept."""
-
-
-def norm(parts: Iterable[float]) -> float:
-    """Of vectors with these norms that stand one behind the other."""
-    return sqrt(sum(part * part for part in parts))
 
 
 def to_row(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -119,7 +119,7 @@ def tell_lost(session: Session, record: GenerationRecord) -> None:
     if share == 0.0:
         return
     text = (
-        f"{share:.1%} of {aggregation.what} (norm {lost:.3g}) was lost with those that are gone; training goes on "
-        "without it"
+        f"{share:.1%} of {aggregation.what} (norm {lost:.3g} at most) was lost with those that are gone; training goes "
+        "on without it"
     )
     session.notice(EventKind.KEPT_LOST, text, norm=lost, share=share)

@@ -21,6 +21,8 @@ from rubato.wire.aggregation import AggregationSpec, CompressionSpec, Method
 
 SIDES = 6, 5
 PLAN = BatchPlan(32, 16, 4, 0)
+ROUNDED = 1 + 1e-9
+"""Against a norm that was added up in another order."""
 KEEPING: list[Method] = ["topk", "gtopk", "hierarchical_topk", "threshold", "onebit", "powersgd", "sketch"]
 
 
@@ -38,6 +40,8 @@ class Job:
 
     def __init__(self, method: Method, world: int, **more: Any) -> None:
         self.spec, self.flat, self.step = spec_of(method, **more), flat(), 0
+        self.are_alike = False
+        """Whether all workers have the same gradients."""
         self.scale = self.whole = 1.0
         self.workers = [self.new() for _ in range(world)]
         self.given = torch.zeros(self.flat.length, dtype=torch.float64)
@@ -104,7 +108,7 @@ class Job:
                 piece = self.flat.pieces[index]
                 vectors[:, piece.start : piece.start + piece.numel] = 0
                 vectors[:, self.flat.flags.start + index] = 0
-        return vectors
+        return vectors[:1].expand_as(vectors) if self.are_alike else vectors
 
     def count(self, ranks: Iterable[int]) -> None:
         """The step counts, as these hear."""
@@ -145,9 +149,9 @@ class Job:
         for worker in self.workers:
             worker.whole = whole
 
-    def lose(self) -> None:
-        """One dies."""
-        self.workers.pop()
+    def lose(self, count: int = 1) -> None:
+        """Some die at once."""
+        del self.workers[-count:]
         self.begin()
 
     def missing(self) -> torch.Tensor:
@@ -210,11 +214,38 @@ def test_who_dies_takes_along_what_is_told_and_behind_a_settlement_nothing(metho
     job.exchange(counts=True)
     job.settle()
     missing = job.missing()
-    assert 0 < float(torch.linalg.vector_norm(missing)) <= 2 * lost
+    assert 0 < float(torch.linalg.vector_norm(missing)) <= lost * ROUNDED
     job.lose()
     assert not job.workers[0].is_disturbed
     job.exchange(counts=True)
     torch.testing.assert_close(job.missing(), missing)
+
+
+@pytest.mark.parametrize("method", KEEPING)
+@pytest.mark.parametrize("are_alike", [False, True])
+def test_of_several_that_die_at_once_no_more_is_missing_than_is_told(method: Method, are_alike: bool) -> None:
+    job = Job(method, 4)
+    job.are_alike = are_alike
+    job.begin()
+    for _ in range(3):
+        job.exchange(counts=True)
+    job.lose(2)
+    lost, share = job.workers[0].lost({"0", "1"})
+    assert 0 < share < 1
+    missing = float(torch.linalg.vector_norm(job.missing()))
+    assert 0 < missing <= lost * ROUNDED
+    if are_alike and method in ("topk", "threshold", "powersgd"):
+        assert missing == pytest.approx(lost), "what all kept is the same"
+        assert share == pytest.approx(0.5)
+
+
+def test_both_parts_of_what_a_method_keeps_count_where_they_add_up() -> None:
+    job = Job("onebit", 1)
+    part = torch.arange(30.0, dtype=torch.float64)
+    job.workers[0].load_state_dict({"settled": {"residual": part, "stripe": part}, "unit": "mean"})
+    job.begin()
+    job.exchange(counts=False, are_finite=False)
+    assert job.workers[0].kept == pytest.approx(float(torch.linalg.vector_norm(part + part)))
 
 
 def test_a_joiner_follows_without_a_part_of_its_own_and_has_its_share_of_what_is_settled() -> None:
