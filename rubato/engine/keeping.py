@@ -30,6 +30,8 @@ class Keeping(ABC):
     """The name of what is kept, in the training state."""
     what: ClassVar[str]
     """What is kept, in words."""
+    saved: ClassVar[str]
+    """What of it a checkpoint has that may not fit what is trained now, in words."""
     parts_states: ClassVar[bool]
     """Whether workers have other weights each, from a step to the next settlement."""
 
@@ -38,8 +40,8 @@ class Keeping(ABC):
         """By incarnation, the norm of what each worker keeps."""
         self.settling: Key | None = None
         """The exchange in which what is kept is settled, while that is under way."""
-        self.has_dropped = False
-        """Whether a checkpoint had something of another method, which is not told yet."""
+        self.dropped = 0.0
+        """The share of what a checkpoint had that does not fit here, which is not told yet."""
         self.is_disturbed = False
         """Whether members were lost, or moved, since what is kept was shared out."""
         self.scale = 1.0
@@ -157,7 +159,10 @@ class Keeping(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it over. What another method has kept is dropped: a job may go on with another."""
+        """Take over what means the same here, by the names of parameters, and drop what else there is: see `dropped`.
+
+        A job may go on with another method, or from a program that names its parameters in another order.
+        """
 
     @abstractmethod
     def resume(self) -> None:

@@ -30,10 +30,12 @@ from rubato.strategies.sums import sum_over
 State = dict[str, torch.Tensor]
 OF_OTHERS = "momentum_of_others"
 """The part of the state that belongs to parameters that go dense."""
+WARM = frozenset({"q"})
+"""Parts of a state that are no gradients: where there is none that fits, a method begins anew with it."""
 
 
 class Compressor(ABC):
-    """One method, for one model. It holds no state itself.
+    """One method, for one model. It holds no state itself. A part of a state means the same in all that have it.
 
     Args:    layout: of the vector.
     """
