@@ -40,7 +40,7 @@ from rubato.planner.methods import merges
 from rubato.planner.profile import MAX_SPREAD
 from rubato.program import load_entrypoint, prepare_torch
 from rubato.run import Run
-from rubato.strategies.compressor import Compressor
+from rubato.strategies.compressor import Compressor, Piecewise
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Alone, Collectives
 from rubato.strategies.selection import INDEX, pack
@@ -376,6 +376,7 @@ def codecs(
         codec_s[method] = alone_s / layout.numel
         merged = merges(method, MERGED)
         if merged:
+            assert isinstance(compressor, Piecewise)
             sent = compressor.compressed_bytes(1, 2, vector.element_size(), 0) or 0
             count = sent // (INDEX.itemsize + vector.element_size())
             lists = [_entries(layout.numel, count, vector, generator) for _ in range(MERGED)]

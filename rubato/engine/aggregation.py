@@ -11,7 +11,7 @@ microbatch of a step has touched, and a gradient that is not finite, are left ou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,15 +19,15 @@ import torch
 from rubato.data.order import BatchPlan
 from rubato.data.stream import StreamPlan
 from rubato.engine.flat import FlatLayout
-from rubato.engine.keeping import Keeping, from_row, norm, to_row
+from rubato.engine.keeping import Keeping, from_row, to_row
 from rubato.engine.reduction import is_finite
 from rubato.errors import ModelError, ProtocolError
 from rubato.strategies.cast import Cast
-from rubato.strategies.compressor import OF_OTHERS, Compressor, State
+from rubato.strategies.compressor import OF_OTHERS, WARM, Compressor, State
 from rubato.strategies.dense import Dense, Gathering
 from rubato.strategies.gtopk import GlobalTopK
 from rubato.strategies.hierarchical import HierarchicalTopK
-from rubato.strategies.layout import Layout, Piece, layout_of
+from rubato.strategies.layout import Layout, Piece, carry_over, end_to_end, layout_of, layout_of_table
 from rubato.strategies.onebit import OneBit
 from rubato.strategies.peers import Collectives
 from rubato.strategies.powersgd import PowerSGD
@@ -52,6 +52,7 @@ class Aggregation(Keeping):
 
     registered = REGISTERED
     what = "what all workers had kept back of the gradients"
+    saved = "what the checkpoint had kept of gradients"
     parts_states = False
 
     def __init__(self, spec: AggregationSpec, seed: int) -> None:
@@ -148,10 +149,10 @@ class Aggregation(Keeping):
         untouched = self._flat.untouched(total)
         if not untouched:
             return
-        parts = [(self._layout.pieces, name) for name in self._method.own if name in after]
-        for pieces, name in [*parts, *([(self._layout.others, OF_OTHERS)] if OF_OTHERS in after else [])]:
-            for place in _places_of(pieces, untouched):
-                after[name][place] = before[name][place]
+        for name in after.keys() & {*self._method.own, OF_OTHERS}:
+            for piece in _pieces_of(self._layout, name):
+                if piece.name in untouched:
+                    after[name][piece.start : piece.stop] = before[name][piece.start : piece.stop]
 
     def count(self, step: int, *, follows: bool) -> None:
         """See `Keeping`."""
@@ -167,7 +168,7 @@ class Aggregation(Keeping):
     def kept(self) -> float:
         """See `Keeping`."""
         after = {} if self._pending is None else self._pending[1]
-        return norm(float(torch.linalg.vector_norm(after[name])) for name in _GRADIENTS if name in after)
+        return sum(_norm(after[name]) for name in _GRADIENTS if name in after)
 
     def _present(self, rank: int, world: int) -> State:
         if self._own is not None:
@@ -201,19 +202,41 @@ class Aggregation(Keeping):
         self._own, self.is_disturbed, self._told = None, False, {}
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Keeping`."""
-        return {"settled": None if self._settled is None else dict(self._settled), "unit": _MEAN}
+        """See `Keeping`. Of which parameters it is, is told with it."""
+        state: dict[str, Any] = {"settled": None if self._settled is None else dict(self._settled), "unit": _MEAN}
+        if self._settled:
+            assert self._layout is not None
+            state["pieces"] = self._layout.table
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Keeping`."""
-        settled, shapes = state["settled"], {name: part.shape for name, part in self._like.items()}
-        is_like = settled is None or {name: part.shape for name, part in settled.items()} == shapes
+        self._settled = self._own = self._pending = None
+        self._told = {}
+        if state["settled"] is not None:
+            self._settled, self.dropped = self._fitting(state)
+
+    def _fitting(self, state: dict[str, Any]) -> tuple[State, float]:
+        """What this method goes on with, of a saved state that has something settled; and the share that it drops."""
+        assert self._layout is not None
+        saved, settled = state["settled"], self._fresh()
+        # Older releases tell of no parameters: those of now, where their number of elements agrees.
+        before = layout_of_table(state["pieces"]) if "pieces" in state else self._layout
+        names = saved.keys() - WARM
+        is_like = names == settled.keys() - WARM and all(
+            len(saved[name]) == sum(piece.numel for piece in _pieces_of(before, name)) for name in names
+        )
         if not is_like or state.get("unit") != _MEAN:  # in the first checkpoints it was the sum's
-            self.has_dropped = keeps_something(state)
-            settled = self._fresh()
-        if settled is not None:
-            settled = {name: self._here(part).to(self._like[name].dtype) for name, part in settled.items()}
-        self._settled, self._own, self._pending, self._told = settled, None, None, {}
+            return settled, float(keeps_something(state))
+        dropped = whole = 0.0
+        for name in sorted(names):
+            pieces = _pieces_of(before, name), _pieces_of(self._layout, name)
+            dropped += carry_over(saved[name], pieces[0], settled[name], pieces[1])
+            whole += _norm(saved[name])
+        for name in settled.keys() & saved.keys() & WARM:
+            if before.table == self._layout.table and saved[name].shape == settled[name].shape:
+                settled[name].copy_(saved[name])
+        return settled, dropped / whole if dropped else 0.0
 
     def resume(self) -> None:
         """See `Keeping`. Where it tells nothing of what is kept, its method kept nothing."""
@@ -233,7 +256,7 @@ def aggregation_of(spec: AggregationSpec, seed: int) -> Aggregation | None:
 
 def keeps_something(state: Mapping[str, Any]) -> bool:
     """Whether a saved state of an aggregation has any gradients."""
-    return any(part.any() for name, part in (state["settled"] or {}).items() if name != "q")
+    return any(part.any() for name, part in (state["settled"] or {}).items() if name not in WARM)
 
 
 def layout_of_flat(flat: FlatLayout) -> Layout:
@@ -242,13 +265,13 @@ def layout_of_flat(flat: FlatLayout) -> Layout:
     return layout_of(flat.length, [(name, one.start, tuple(one.shape)) for (name, _), one in parameters])
 
 
-def _places_of(pieces: Sequence[Piece], names: Collection[str]) -> Iterator[slice]:
-    """Where some of the pieces are, when all stand one behind the other."""
-    at = 0
-    for piece in pieces:
-        if piece.name in names:
-            yield slice(at, at + piece.numel)
-        at += piece.numel
+def _pieces_of(layout: Layout, name: str) -> list[Piece]:
+    """Where they are in a part of what is kept, which has this name."""
+    return end_to_end(layout.others if name == OF_OTHERS else layout.pieces)
+
+
+def _norm(part: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(part))
 
 
 def _method_of(spec: AggregationSpec, layout: Layout, plan: BatchPlan, hosts: Sequence[int], seed: int) -> Compressor:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from math import sqrt
 from typing import Any, ClassVar
 
 import torch
@@ -31,6 +30,8 @@ class Keeping(ABC):
     """The name of what is kept, in the training state."""
     what: ClassVar[str]
     """What is kept, in words."""
+    saved: ClassVar[str]
+    """What of it a checkpoint has that may not fit what is trained now, in words."""
     parts_states: ClassVar[bool]
     """Whether workers have other weights each, from a step to the next settlement."""
 
@@ -39,8 +40,8 @@ class Keeping(ABC):
         """By incarnation, the norm of what each worker keeps."""
         self.settling: Key | None = None
         """The exchange in which what is kept is settled, while that is under way."""
-        self.has_dropped = False
-        """Whether a checkpoint had something of another method, which is not told yet."""
+        self.dropped = 0.0
+        """The share of what a checkpoint had that does not fit here, which is not told yet."""
         self.is_disturbed = False
         """Whether members were lost, or moved, since what is kept was shared out."""
         self.scale = 1.0
@@ -121,13 +122,16 @@ class Keeping(ABC):
     @property
     @abstractmethod
     def kept(self) -> float:
-        """Norm of what this worker keeps of its own if the step counts that it has exchanged."""
+        """What this worker keeps of its own if the step counts that it has exchanged: its norm, or more."""
 
     def lost(self, incarnations: Collection[str]) -> tuple[float, float]:
-        """What is kept by others than these no more, once: its norm, and the share of it in what all kept."""
-        gone = norm(self._told.pop(one) for one in set(self._told).difference(incarnations))
-        whole = norm([gone, *self._told.values()])
-        return gone, gone**2 / whole**2 if whole else 0.0
+        """What others than these kept, and nobody does now, once: its norm at most, and its share by such norms.
+
+        It adds up at the same places: its norm is that of each together where all kept the same.
+        """
+        gone = sum(self._told.pop(one) for one in sorted(set(self._told).difference(incarnations)))
+        whole = gone + sum(self._told.values())
+        return gone, gone / whole if whole else 0.0
 
     @property
     @abstractmethod
@@ -155,16 +159,14 @@ class Keeping(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it over. What another method has kept is dropped: a job may go on with another."""
+        """Take over what means the same here, by the names of parameters, and drop what else there is: see `dropped`.
+
+        A job may go on with another method, or from a program that names its parameters in another order.
+        """
 
     @abstractmethod
     def resume(self) -> None:
         """The state was that of a checkpoint, which may tell nothing of what is kept."""
-
-
-def norm(parts: Iterable[float]) -> float:
-    """Of vectors with these norms that stand one behind the other."""
-    return sqrt(sum(part * part for part in parts))
 
 
 def to_row(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rubato.engine.aggregation import REGISTERED, keeps_something
+from rubato.engine.aggregation import REGISTERED, Aggregation, keeps_something
 from rubato.engine.header import Decision, Leaving
 from rubato.engine.labels import Other
 from rubato.engine.reduction import Reduced
@@ -73,15 +73,18 @@ def resume(session: Session, dropped: Mapping[str, Any]) -> None:
     Args:    dropped: what it had of things that this program has not registered.
     """
     aggregation = session.aggregation
-    has_dropped = REGISTERED in dropped and keeps_something(dropped[REGISTERED])
+    shares = {Aggregation.saved: float(REGISTERED in dropped and keeps_something(dropped[REGISTERED]))}
     if aggregation is not None:
         aggregation.resume()
-        has_dropped, aggregation.has_dropped = aggregation.has_dropped, False
-    if has_dropped:
-        text = (
-            "what the checkpoint had kept of gradients is of another aggregation.compression, or release; it is dropped"
-        )
-        session.notice(EventKind.KEPT_LOST, text, share=1.0)
+        shares[aggregation.saved] = shares.get(aggregation.saved, 0.0) + aggregation.dropped
+        aggregation.dropped = 0.0
+    for saved, share in shares.items():
+        if share:
+            text = (
+                f"{share:.1%} of {saved} was dropped, as it is of another method or release, or of parameters that are "
+                "not trained now"
+            )
+            session.notice(EventKind.KEPT_LOST, text, share=share)
 
 
 def settle(session: Session) -> None:
@@ -119,7 +122,7 @@ def tell_lost(session: Session, record: GenerationRecord) -> None:
     if share == 0.0:
         return
     text = (
-        f"{share:.1%} of {aggregation.what} (norm {lost:.3g}) was lost with those that are gone; training goes on "
-        "without it"
+        f"{share:.1%} of {aggregation.what} (norm {lost:.3g} at most) was lost with those that are gone; training goes "
+        "on without it"
     )
     session.notice(EventKind.KEPT_LOST, text, norm=lost, share=share)

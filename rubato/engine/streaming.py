@@ -31,13 +31,14 @@ from typing import Any
 import torch
 
 from rubato.data.order import BatchPlan
-from rubato.engine.aggregation import aggregation_of
+from rubato.engine.aggregation import aggregation_of, layout_of_flat
 from rubato.engine.errand import Errand
 from rubato.engine.flat import FlatLayout, weigh
 from rubato.engine.keeping import Keeping, from_row, to_row
 from rubato.engine.reduction import is_finite
 from rubato.engine.replicas import Replicas
 from rubato.errors import ModelError, ProtocolError
+from rubato.strategies.layout import carry_over, layout_of_table
 from rubato.strategies.local_updates import Outer
 from rubato.strategies.peers import Collectives
 from rubato.strategies.sizes import cut
@@ -99,6 +100,7 @@ class Streaming(Keeping):
 
     registered = REGISTERED
     what = "what all workers had learned by themselves and not told yet"
+    saved = "the checkpoint's outer momentum"
     parts_states = True
 
     def __init__(self, spec: LocalUpdatesSpec) -> None:
@@ -368,13 +370,23 @@ class Streaming(Keeping):
 
     def state_dict(self) -> dict[str, Any]:
         """See `Keeping`. Another number of fragments goes on with it."""
-        return {"shared": self._shared, "momentum": self._momentum}
+        state: dict[str, Any] = {"shared": self._shared, "momentum": self._momentum}
+        return state if self._flat is None else {**state, "pieces": layout_of_flat(self.flat).table}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Keeping`."""
-        if state["shared"].shape == self._shared.shape:
-            self._shared, self._momentum = (state[name].to(self._shared) for name in ("shared", "momentum"))
-            self._is_loaded = True
+        """See `Keeping`. Of parameters of which it tells nothing, all share the weights that were saved."""
+        shared, momentum = (state[name].to(self._shared) for name in ("shared", "momentum"))
+        now = layout_of_flat(self.flat)
+        before = layout_of_table(state["pieces"]) if "pieces" in state else now
+        if before.table != now.table:
+            saved, (shared, momentum) = (shared, momentum), (self._own_weights(), torch.zeros_like(self._momentum))
+            carry_over(saved[0], before.parameters, shared, now.parameters)
+            left = carry_over(saved[1], before.parameters, momentum, now.parameters)
+            self.dropped = left / float(torch.linalg.vector_norm(saved[1])) if left else 0.0
+        if shared.shape == self._shared.shape:
+            self._shared, self._momentum, self._is_loaded = shared, momentum, True
+        else:
+            self.dropped = float(momentum.any())
         self._settle()
 
     def resume(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Piecewise, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, all_gather, exchange, others_of, split
 from rubato.strategies.sizes import lengths, sent_directly
@@ -21,7 +21,7 @@ _LARGEST = 2.0**15
 """Half of what float16 can hold."""
 
 
-class Cast(Compressor):
+class Cast(Piecewise):
     """16-bit gradients. What the cast rounds off is not kept.
 
     Args:    dtype: float16 or bfloat16.
@@ -32,7 +32,7 @@ class Cast(Compressor):
         self._dtype = dtype
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         stretches = split(part_D, lengths(part_D.numel(), comm.world))
         mine, others = stretches[comm.rank], others_of(comm)
         sent = {rank: self._pack(stretches[rank]) for rank in others}
@@ -43,7 +43,7 @@ class Cast(Compressor):
         return torch.cat([self._unpack(one, part_D) for one in told]), {}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         return sent_directly([self._bytes(length) for length in lengths(self.layout.numel, world)], rank)
 
     def _bytes(self, numel: int) -> int:

@@ -30,10 +30,12 @@ from rubato.strategies.sums import sum_over
 State = dict[str, torch.Tensor]
 OF_OTHERS = "momentum_of_others"
 """The part of the state that belongs to parameters that go dense."""
+WARM = frozenset({"q"})
+"""Parts of a state that are no gradients: where there is none that fits, a method begins anew with it."""
 
 
 class Compressor(ABC):
-    """One method, for one model. It holds no state itself.
+    """One method, for one model. It holds no state itself. A part of a state means the same in all that have it.
 
     Args:    layout: of the vector.
     """
@@ -53,34 +55,20 @@ class Compressor(ABC):
         return {name: like.new_zeros(self.layout.numel) for name in self.own}
 
     @abstractmethod
-    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """What all workers take for the sum of their parts, with equal bits; and the state after it.
-
-        Args:
-            part_D: of this worker, what the layout has compressed; may be overwritten.
-            state: of this worker; is not changed.
-            step: of the job, from 0; for methods that begin gently.
-        """
-
-    @abstractmethod
-    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int | None:
-        """What a rank sends to others for the compressed part of a step; None: it depends on the values."""
-
     def exchange(
         self, comm: Collectives, vector_L: torch.Tensor, state: State, step: int
     ) -> tuple[torch.Tensor, State]:
         """In place of the sum of all workers' vectors: one vector (L,), equal on all; and the state after it.
 
+        Args:
+            state: of this worker; is not changed.
+            step: of the job, from 0; for methods that begin gently.
         Raises:  GenerationLost: a peer died; then the state is as it was.
         """
-        compressed, after = self.compress(comm, self.layout.take(vector_L), state, step)
-        return self.layout.join(compressed, sum_over(comm, self.layout.take_dense(vector_L))), after
 
+    @abstractmethod
     def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int | None:
         """What a rank sends to others in a step; None: it depends on the values. Pure."""
-        compressed = self.compressed_bytes(rank, world, element_bytes, step)
-        dense = element_bytes * elements_sent("direct", rank, world, self.layout.dense_numel)
-        return None if compressed is None else compressed + dense
 
     def settle(self, comm: Collectives, state: State) -> State:
         """The state of all together, equal on all: of what each has its own, the sum."""
@@ -91,7 +79,37 @@ class Compressor(ABC):
         return {name: part / world if name in self.own else part for name, part in settled.items()}
 
 
-class Correcting(Compressor):
+class Piecewise(Compressor):
+    """A method for the pieces of a layout; all else goes dense."""
+
+    @abstractmethod
+    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
+        """What all workers take for the sum of their parts, with equal bits; and the state after it.
+
+        Args:
+            part_D: of this worker, what the layout has compressed; may be overwritten.
+            state, step: as for `exchange`.
+        """
+
+    @abstractmethod
+    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int | None:
+        """What a rank sends to others for the compressed part of a step; None: it depends on the values."""
+
+    def exchange(
+        self, comm: Collectives, vector_L: torch.Tensor, state: State, step: int
+    ) -> tuple[torch.Tensor, State]:
+        """See `Compressor`."""
+        compressed, after = self.compress(comm, self.layout.take(vector_L), state, step)
+        return self.layout.join(compressed, sum_over(comm, self.layout.take_dense(vector_L))), after
+
+    def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int | None:
+        """See `Compressor`."""
+        compressed = self.compressed_bytes(rank, world, element_bytes, step)
+        dense = element_bytes * elements_sent("direct", rank, world, self.layout.dense_numel)
+        return None if compressed is None else compressed + dense
+
+
+class Correcting(Piecewise):
     """A method whose residual may carry momentum (the correction of Lin et al. 2018, arXiv:1712.01887).
 
     Parameters that go dense have momentum as an optimizer would give it to their sums: so it is equal on all.

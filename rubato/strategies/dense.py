@@ -27,28 +27,20 @@ class Dense(Compressor):
         """See `Compressor`: in one go."""
         return sum_over(comm, vector_L, self._pattern, self._servers), {}
 
-    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
-        return sum_over(comm, part_D, self._pattern, self._servers), {}
-
     def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int:
         """See `Compressor`."""
         return element_bytes * elements_sent(self._pattern, rank, world, self.layout.length, self._servers)
-
-    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
-        return element_bytes * elements_sent(self._pattern, rank, world, self.layout.numel, self._servers)
 
 
 class Gathering(Correcting):
     """Nothing is left out, and momentum is gathered all the same: how a method that carries it begins."""
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         after = self.gather(part_D, state)
         total = sum_over(comm, after["residual"])
         return total, {**after, "residual": torch.zeros_like(total)}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         return element_bytes * elements_sent("direct", rank, world, self.layout.numel)

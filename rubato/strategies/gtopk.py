@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Piecewise, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, exchange
 from rubato.strategies.selection import INDEX, largest, pack, unpack
@@ -26,7 +26,7 @@ Entries = tuple[torch.Tensor, torch.Tensor]
 """Places (k,) int64, ascending, and values (k,)."""
 
 
-class GlobalTopK(Compressor):
+class GlobalTopK(Piecewise):
     """gTop-k.
 
     Args:    density: the share of all compressed elements that travels, above 0 to 1.
@@ -39,7 +39,7 @@ class GlobalTopK(Compressor):
         self._count = count_of(density, layout.numel)
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         residual = state["residual"] + part_D
         places = largest(residual.abs(), self._count)
         entries = places, residual[places]
@@ -58,7 +58,7 @@ class GlobalTopK(Compressor):
         return total, {"residual": residual}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         return elements_sent("tree", rank, world, self._count) * (INDEX.itemsize + element_bytes)
 
     def _pass_on(self, comm: Collectives, entries: Entries, to: int | None, of: int | None) -> Entries | None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Piecewise, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, Group, exchange, split
 from rubato.strategies.selection import INDEX, largest, pack, unpack
@@ -26,7 +26,7 @@ from rubato.strategies.sizes import count_of, cut
 from rubato.strategies.sums import reduce_scatter
 
 
-class HierarchicalTopK(Compressor):
+class HierarchicalTopK(Piecewise):
     """Hierarchical top-k with error feedback, for one generation.
 
     Args:
@@ -45,7 +45,7 @@ class HierarchicalTopK(Compressor):
         self._group_of = {rank: group for group in self._groups for rank in group}
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         low, high = self._stretch(comm.rank)
         residual = state["residual"].clone()
         mine = residual[low:high]
@@ -62,7 +62,7 @@ class HierarchicalTopK(Compressor):
         return total, {"residual": residual}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         group = self._group_of[rank]
         low, high = self._stretch(rank)
         entry = INDEX.itemsize + element_bytes

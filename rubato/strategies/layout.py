@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
+from typing import Any
 
 import torch
 
@@ -58,6 +59,16 @@ class Layout:
         return [(low, high) for low, high in zip(cuts[::2], cuts[1::2], strict=True) if low < high]
 
     @property
+    def parameters(self) -> tuple[Piece, ...]:
+        """All of them: first those that are compressed."""
+        return (*self.pieces, *self.others)
+
+    @property
+    def table(self) -> list[list[Any]]:
+        """Name, first element and shape of each parameter, as a checkpoint tells them."""
+        return [[piece.name, piece.start, list(piece.shape)] for piece in self.parameters]
+
+    @property
     def dense_numel(self) -> int:
         """Elements that go dense."""
         return self.length - self.numel
@@ -107,3 +118,34 @@ def layout_of(length: int, parameters: Sequence[tuple[str, int, tuple[int, ...]]
         tuple(piece for piece in pieces if len(piece.shape) > 1),
         tuple(piece for piece in pieces if len(piece.shape) <= 1),
     )
+
+
+def layout_of_table(table: Iterable[Sequence[Any]]) -> Layout:
+    """Where the parameters of a checkpoint were; what else its vector had does not count."""
+    return layout_of(0, [(name, start, tuple(shape)) for name, start, shape in table])
+
+
+def end_to_end(pieces: Iterable[Piece]) -> list[Piece]:
+    """Where they are, when all stand one behind the other."""
+    found, at = [], 0
+    for piece in pieces:
+        found.append(replace(piece, start=at))
+        at += piece.numel
+    return found
+
+
+def carry_over(saved: torch.Tensor, before: Iterable[Piece], onto: torch.Tensor, now: Iterable[Piece]) -> float:
+    """Copy each piece to where another vector has one of its name and shape.
+
+    Args:    saved: a vector with pieces `before`.  onto: one with pieces `now`, overwritten there.
+    Returns: the norm of those that have no place there.
+    """
+    places = {(piece.name, piece.shape): piece for piece in now}
+    left = [saved[:0]]
+    for piece in before:
+        part, place = saved[piece.start : piece.stop], places.get((piece.name, piece.shape))
+        if place is None:
+            left.append(part)
+        else:
+            onto[place.start : place.stop] = part
+    return float(torch.linalg.vector_norm(torch.cat(left)))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Piecewise, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, all_gather, scatter
 from rubato.strategies.sizes import cut, sent_directly
@@ -42,7 +42,7 @@ class _Run:
         return -(-self.count * self.length // 8) + 2 * element_bytes * self.count
 
 
-class OneBit(Compressor):
+class OneBit(Piecewise):
     """1-bit SGD with two-stage error feedback."""
 
     own = ("residual", "stripe")
@@ -52,7 +52,7 @@ class OneBit(Compressor):
         self._columns = [(piece.rows, piece.numel // piece.rows) for piece in layout.pieces]
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         stripes = [self._stripe(rank, comm.world) for rank in range(comm.world)]
         size = part_D.element_size()
         lengths = [sum(run.bytes(size) for run in stripe) for stripe in stripes]
@@ -73,7 +73,7 @@ class OneBit(Compressor):
         return result, {"residual": wanted - told, "stripe": total}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         stripes = [sum(run.bytes(element_bytes) for run in self._stripe(one, world)) for one in range(world)]
         return sent_directly(stripes, rank)
 

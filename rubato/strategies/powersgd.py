@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Piecewise, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, join, split
 from rubato.strategies.sizes import elements_sent
@@ -26,7 +26,7 @@ _MOST = 100
 """Powers of two that float32 has, and room for the product."""
 
 
-class PowerSGD(Compressor):
+class PowerSGD(Piecewise):
     """PowerSGD with error feedback and a warm start.
 
     Args:
@@ -50,7 +50,7 @@ class PowerSGD(Compressor):
         return {**super().start(like), "q": first.to(like)}
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         residual = part_D.add_(state["residual"])
         matrices = [
             part.view(rows, columns)
@@ -74,7 +74,7 @@ class PowerSGD(Compressor):
         return total, {"residual": residual, "q": summed_q}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         counts = [sum(side[which] * side[2] for side in self._sides) for which in (0, 1)]
         return element_bytes * sum(elements_sent("direct", rank, world, count) for count in counts)
 

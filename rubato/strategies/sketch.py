@@ -106,7 +106,7 @@ class Sketch(Correcting):
         self.sketch = CountSketch(layout.numel, rows, width, seed)
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         after = self.gather(part_D, state)
         residual = after["residual"]
         candidates = self._find(comm, self.sketch.of(residual))
@@ -117,7 +117,7 @@ class Sketch(Correcting):
         return total, after
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         table = self.sketch.rows * self.sketch.columns
         if not self._is_central:
             sums = (elements_sent(self._pattern, rank, world, count) for count in (table, self._candidates))

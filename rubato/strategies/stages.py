@@ -40,18 +40,9 @@ class Stages(Compressor):
         total, after = self._method(step).exchange(comm, vector_L, state, step)
         return total, {**state, **after}
 
-    def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
-        total, after = self._method(step).compress(comm, part_D, state, step)
-        return total, {**state, **after}
-
     def sent_bytes(self, rank: int, world: int, element_bytes: int, step: int = 0) -> int | None:
         """See `Compressor`."""
         return self._method(step).sent_bytes(rank, world, element_bytes, step)
-
-    def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int | None:
-        """See `Compressor`."""
-        return self._method(step).compressed_bytes(rank, world, element_bytes, step)
 
     def adopt(self, settled: State, rank: int, world: int) -> State:
         """See `Compressor`."""

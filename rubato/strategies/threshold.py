@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from rubato.strategies.compressor import Compressor, State
+from rubato.strategies.compressor import Piecewise, State
 from rubato.strategies.layout import Layout
 from rubato.strategies.peers import Collectives, all_gather
 from rubato.strategies.selection import largest
@@ -23,7 +23,7 @@ from rubato.strategies.sizes import count_of
 _SIGN = 1 << 31
 
 
-class Threshold(Compressor):
+class Threshold(Piecewise):
     """Strom's threshold, with what is left over kept.
 
     Args:
@@ -39,7 +39,7 @@ class Threshold(Compressor):
         self._most = count_of(most, layout.numel)
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         residual = state["residual"] + part_D
         places = torch.nonzero(residual.abs() >= self._threshold).flatten()
         if places.numel() > self._most:
@@ -53,7 +53,7 @@ class Threshold(Compressor):
         return total, {"residual": residual}
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> None:
-        """See `Compressor`."""
+        """See `Piecewise`."""
 
     def _steps(self, words: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         signs = 1 - 2 * (words < 0).to(like.dtype)

@@ -35,7 +35,7 @@ class TopK(Correcting):
         self._counts = [count_of(density, piece.numel) for piece in layout.pieces]
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         after = self.gather(part_D, state)
         residual = after["residual"]
         places = self._select(residual)
@@ -47,7 +47,7 @@ class TopK(Correcting):
         return total, after
 
     def compressed_bytes(self, rank: int, world: int, element_bytes: int, step: int) -> int:
-        """See `Compressor`."""
+        """See `Piecewise`."""
         return (world - 1) * (INDEX.itemsize + element_bytes) * sum(self._counts)
 
     def _select(self, vector_D: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,8 @@ class EventKind(StrEnum):
     LOSS_MISSING = "loss.missing"  # a microbatch had gradients, but no step.backward that tells its loss
     RESTARTING = "job.restarting"  # restarts, seconds, cause
     NON_FINITE = "non_finite"  # step
-    KEPT_LOST = "gradient.lost"  # norm, share: of what all workers had kept back, by those that were lost
+    KEPT_LOST = "gradient.lost"
+    # norm: at most; share: of what all workers had kept back, by those that were lost, or of what a checkpoint had
     STREAM_REOPENED = "stream.reopened"  # worker_id; samples come at least once
     PREFETCH_LOST = "prefetch.lost"  # worker_id
     PREFETCH_FAILED = "prefetch.failed"  # worker_id

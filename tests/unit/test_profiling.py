@@ -8,7 +8,7 @@ import torch
 from rubato import profiling
 from rubato.planner.methods import merges
 from rubato.profiling import CODECS, MERGED, Crowd, Stopwatch, codecs, spread_of
-from rubato.strategies.compressor import Compressor
+from rubato.strategies.compressor import Compressor, Piecewise
 from rubato.strategies.gtopk import GlobalTopK
 from rubato.strategies.layout import Layout, layout_of
 from rubato.strategies.peers import Collectives
@@ -74,6 +74,7 @@ def test_codecs_are_those_of_a_spec(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def exchange_s(compressor: Compressor, comm: Collectives, vector: torch.Tensor) -> float:
         compressor.exchange(comm, vector, compressor.start(vector), 0)
+        assert isinstance(compressor, Piecewise)
         sizes.append(compressor.compressed_bytes(0, 2, vector.element_size(), 0) or 0)
         return float(sizes[-1] * comm.world)
 

@@ -14,11 +14,12 @@ from torch import nn
 
 from rubato.data.order import RoundPlan
 from rubato.engine.flat import BUCKET_BYTES, FlatLayout
-from rubato.engine.replicas import places_of
+from rubato.engine.replicas import Replicas, places_of, replicas_of
 from rubato.engine.state import TrainingState
 from rubato.engine.upcoming import upcoming
 from rubato.errors import ModelError, NonFiniteGradient
 from rubato.wire.local_updates import LocalUpdatesSpec, OuterSpec
+from rubato.wire.spec import BatchSpec, JobSpec, WorkersSpec
 
 pytestmark = pytest.mark.usefixtures("generators")
 
@@ -380,3 +381,29 @@ def test_reading_ahead_begins_at_the_piece_in_work() -> None:
             step.backward(loss_of(model, x, y))
         optimizer.step()
     assert seen == [(step, piece, 1) for step in range(2) for piece in range(8)]
+
+
+def diloco_over(*names: str) -> tuple[TrainingState, Replicas]:
+    """Parameters of one shape, in this order."""
+    model = nn.Module()
+    for name in names:
+        model.register_parameter(name, nn.Parameter(torch.zeros(4)))
+    spec = JobSpec(
+        name="test",
+        entrypoint="main.py:train",
+        batch=BatchSpec(16, 4),
+        workers=WorkersSpec(max=4),
+        local_updates=DILOCO,
+    )
+    state = TrainingState({"": model}, {"": torch.optim.SGD(model.parameters(), lr=0.1)}, {}, {})
+    replicas = replicas_of(spec, state, None)
+    assert replicas is not None
+    return state, replicas
+
+
+def test_outer_momentum_belongs_to_a_name_in_whichever_order_a_program_has_its_parameters() -> None:
+    (saved, one), (other, another) = diloco_over("a", "b"), diloco_over("b", "a")
+    for number, value in enumerate(one.state_dict()["momentum"].values()):
+        value.fill_(number + 1)
+    other.install(*saved.encode())
+    assert {name: float(value[0]) for name, value in another.state_dict()["momentum"].items()} == {"a": 1.0, "b": 2.0}

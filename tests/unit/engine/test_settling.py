@@ -29,6 +29,7 @@ def session_of(**aggregation: Any) -> tuple[Session, list[tuple[EventKind, dict[
     """A session whose aggregation is as told, and what it tells."""
     told: list[tuple[EventKind, dict[str, Any]]] = []
     kept = {"is_settled": False, "is_disturbed": False, "settling": None, "what": "all that is kept", **aggregation}
+    kept = {"saved": "what was saved", **kept}
     session = SimpleNamespace(
         aggregation=SimpleNamespace(**kept),
         completed=SimpleNamespace(key=(4, 1)),
@@ -105,9 +106,9 @@ NOTHING: list[dict[str, Any]] = [{}, {REGISTERED: {"settled": None}}, {REGISTERE
 
 def test_what_a_checkpoint_had_of_another_method_is_told() -> None:
     resumed = []
-    session, told = session_of(has_dropped=True, resume=lambda: resumed.append(1))
+    session, told = session_of(dropped=1.0, resume=lambda: resumed.append(1))
     resume(session, {})
-    assert not session.aggregation.has_dropped  # type: ignore[union-attr]
+    assert session.aggregation.dropped == 0.0  # type: ignore[union-attr]
     resume(session, {})
     session.aggregation = None
     for nothing in NOTHING:
@@ -116,6 +117,12 @@ def test_what_a_checkpoint_had_of_another_method_is_told() -> None:
     assert len(resumed) == 2
     resume(session, KEPT)
     assert told[1:] == told[:1], "the engine's own reduction has no use for it"
+
+
+def test_what_of_a_checkpoint_fits_in_part_is_told_with_what_does_not() -> None:
+    session, told = session_of(dropped=0.25, resume=lambda: None)
+    resume(session, KEPT)
+    assert sorted(data["share"] for _, data in told) == [0.25, 1.0]
 
 
 def test_what_members_keep_is_heard_from_headers_of_their_own_generation() -> None:
