@@ -16,6 +16,11 @@ def seconds(text: str) -> list[float]:
     return [float(one) for one in text.split(",")]
 
 
+def shares(text: str) -> list[float]:
+    """`0.001,0.05`"""
+    return [float(one) for one in text.split(",")]
+
+
 def words(known: Sequence[str]) -> Callable[[str], list[str]]:
     """`b,a`: a reader of some of these words, which gives them in their own order."""
 

@@ -34,7 +34,7 @@ class Strategy:
     rank: int = 4
     rows: int = 5
     columns: int | None = None
-    """Of a sketch; None: so many that it has as many elements as its second look."""
+    """Of a sketch; None: as `strategies.sizes.columns_for` has it."""
     momentum: bool = False
     """Whether what is kept gathers momentum, where the method can."""
     sketch_algorithm: Pattern = "tree"
@@ -139,7 +139,7 @@ def messages(strategy: Strategy, profile: Profile, workers: int, elements: int |
         case "onebit":
             told = [Message("direct", sum(ceil(rows * columns / 8) + 2 * e * rows for rows, columns in matrices))]
         case "sketch" | "sketched_sgd":
-            table = strategy.rows * (strategy.columns or columns_for(chosen, strategy.rows))
+            table = strategy.rows * (strategy.columns or columns_for(chosen, compressed, strategy.rows))
             candidates = min(CANDIDATES * chosen, compressed)
             if strategy.method == "sketch":
                 told = [Message(strategy.sketch_algorithm, e * size) for size in (table, candidates)]

@@ -8,7 +8,9 @@ Per step and worker, D elements, k = density * D:
 1. u <- m u + g and v <- v + u with momentum correction; v <- v + g without.
 2. S = sketch(v), summed over the workers. J: the 4k elements with the largest estimates.
 3. x: the sum over the workers of v at J, exactly. The k largest of x are applied, and cleared in v (and u).
-The exact second look is what makes a small sketch do: it recalls 95 % of the largest k, where k at once would be 60 %.
+The exact second look is what makes a small sketch do. With the columns of `columns_for` it recalls 95 % of k elements
+that stand out, in a table of 16 k + D/16 elements; at half of D, the most, that ends with a density of 0.05. Where none
+stands out, as in most gradients, it finds fewer of the largest, and the others are kept for later steps.
 
 Over the tree this is gs-SGD: two sums, of r c and 4k elements. With a server it is Sketched-SGD: rank 0 adds up, tells
 J, adds up v at J, and tells the k places and values.
@@ -80,7 +82,7 @@ class Sketch(Correcting):
     Args:
         density: the share of all compressed elements that is applied in a step.
         rows: r.
-        columns: c; None: so many that the sketch has 4 k elements, as many as the second look.
+        columns: c; None: `columns_for` so many elements.
         momentum: m of the momentum correction; 0: none.
         is_central: rank 0 adds up and chooses, as a server would.
         pattern: of the sums, where there is no server.
@@ -102,7 +104,7 @@ class Sketch(Correcting):
         self._is_central, self._pattern = is_central, pattern
         self._count = count_of(density, layout.numel)
         self._candidates = min(CANDIDATES * self._count, layout.numel)
-        width = columns or columns_for(self._count, rows)
+        width = columns or columns_for(self._count, layout.numel, rows)
         self.sketch = CountSketch(layout.numel, rows, width, seed)
 
     def compress(self, comm: Collectives, part_D: torch.Tensor, state: State, step: int) -> tuple[torch.Tensor, State]:

@@ -157,8 +157,11 @@ def test_a_sketch_is_planned_as_the_spec_has_it() -> None:
         return planned(FAST, reproducible=False, aggregation=aggregation).by_workers[-1].sent_bytes
 
     dense = 2 * 4 * (512 + 2048) * 7 / 8
-    chosen = round(0.001 * (512 * 256 + 2048 * 512))
-    assert sent("ring") == pytest.approx(2 * 7 / 8 * 4 * (4 + 4) * chosen + dense, rel=0.01)
+    compressed = 512 * 256 + 2048 * 512
+    chosen = round(0.001 * compressed)
+    assert sent("ring") == pytest.approx(2 * 7 / 8 * 4 * (compressed / 16 + (16 + 4) * chosen) + dense, rel=0.01)
+    large = compressed / 2 + 4 * 0.05 * compressed
+    assert sent("ring", density=0.05) == pytest.approx(2 * 7 / 8 * 4 * large + dense, rel=0.01)
     assert sent(columns=100_000) == pytest.approx(3 * 4 * (5 * 100_000 + 4 * chosen) + dense, rel=0.01)
 
 

@@ -16,10 +16,11 @@ from rubato.strategies.layout import Layout, layout_of
 from rubato.strategies.onebit import OneBit
 from rubato.strategies.powersgd import PowerSGD
 from rubato.strategies.selection import largest
-from rubato.strategies.sizes import count_of
-from rubato.strategies.sketch import CountSketch
+from rubato.strategies.sizes import columns_for, count_of
+from rubato.strategies.sketch import CountSketch, Sketch
 from rubato.strategies.threshold import Threshold
 from rubato.strategies.topk import TopK
+from rubato.wire.aggregation import MAX_ROWS
 
 
 def flat(rows: int, columns: int) -> Layout:
@@ -236,15 +237,63 @@ def test_hashes_are_even_and_signs_are_balanced() -> None:
         assert abs(float(signs.mean())) < 0.02
 
 
-def test_heavy_elements_are_recalled() -> None:
-    """As measured for the design: a sketch of 5 % of the elements, and a second look at four times as many."""
-    numel, heavy, workers = 200_000, 200, 8
-    generator = torch.Generator().manual_seed(0)
+DENSITIES = (0.0002, 0.001, 0.003, 0.01, 0.02, 0.05)
+
+
+def planted(numel: int, heavy: int, workers: int, seed: int = 0) -> torch.Tensor:
+    """Noise of each worker (P, D), and some elements that are ten times as large in all of them."""
+    generator = torch.Generator().manual_seed(seed)
     vectors = torch.randn(workers, numel, generator=generator)
     places = torch.randperm(numel, generator=generator)[:heavy]
     vectors[:, places] += 10 * torch.sign(torch.randn(heavy, generator=generator))
+    return vectors
+
+
+def alone(numel: int, heavy: int, seed: int) -> torch.Tensor:
+    """Nothing but some elements (D,)."""
+    generator = torch.Generator().manual_seed(seed)
+    vector = torch.zeros(numel)
+    vector[torch.randperm(numel, generator=generator)[:heavy]] = torch.randn(heavy, generator=generator)
+    return vector
+
+
+def test_heavy_elements_are_recalled() -> None:
+    """As measured for the design: a sketch of 5 % of the elements, and a second look at four times as many."""
+    numel, heavy = 200_000, 200
+    vectors = planted(numel, heavy, workers=8)
     sketch = CountSketch(numel, 5, numel // 20 // 5, seed=0)
     total = torch.stack([sketch.of(one) for one in vectors]).sum(0)
     found = largest(sketch.estimate(total).abs(), 4 * heavy)
     truth = largest(vectors.sum(0).abs(), heavy)
     assert torch.isin(truth, found).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("has_noise", [True, False])
+@pytest.mark.parametrize(
+    ("numel", "density", "seeds"),
+    [
+        *((10_000, density, 20) for density in DENSITIES),
+        *((100_000, density, 4) for density in DENSITIES),
+        *((1_000_000, density, 1) for density in (0.001, 0.05)),
+    ],
+)
+def test_a_sketch_of_columns_auto_applies_the_heavy_elements(
+    numel: int, density: float, seeds: int, has_noise: bool
+) -> None:
+    """95 of 100, as the docstrings say: up to the density at which the table is as large as it may be."""
+    heavy, recalled = count_of(density, numel), 0.0
+    for seed in range(seeds):
+        vector = planted(numel, heavy, 8, seed).sum(0) if has_noise else alone(numel, heavy, seed)
+        ((applied, _),) = exchange(Sketch(flat(1, numel), density, seed=seed), vector[None])
+        truth = largest(vector.abs(), heavy)
+        assert int(applied.count_nonzero()) <= heavy
+        recalled += float(applied[truth].count_nonzero()) / heavy / seeds
+    assert recalled >= 0.95
+
+
+@given(numel=st.integers(1, 10**9), density=st.floats(1e-6, 1), rows=st.integers(1, MAX_ROWS))
+def test_the_table_of_columns_auto_is_no_more_than_half_of_all(numel: int, density: float, rows: int) -> None:
+    columns = columns_for(count_of(density, numel), numel, rows)
+    assert columns >= 1
+    assert rows * (columns - 1) <= numel / 2
+    assert rows * columns >= min(numel / 2, numel / 16 + 16 * count_of(density, numel))
