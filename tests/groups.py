@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ from rubato.wire.worker import GenerationRecord, Member, Origin
 R = TypeVar("R")
 HOST = "127.0.0.1"
 PATIENCE_S = 30.0
+Key = tuple[int, int, int]
+"""Of a message: its sender, its receiver, and its number among those from one to the other."""
 
 
 class FakePending(Pending):
@@ -105,6 +108,87 @@ class Line:
         return self._early.pop(call)
 
 
+class Post:
+    """The messages of some ranks, a thread each: one arrives at a time, and only when no rank can go on without.
+
+    Args:
+        delay: of a message from one rank to another, by its number: of the first ones that are on their way between any
+            two the one with the least is next.
+    """
+
+    def __init__(self, world: int, delay: Callable[[int, int, int], float]) -> None:
+        self._delay = delay
+        self._busy = set(range(world))
+        self._has_come = threading.Condition()
+        self._sent: dict[Key, torch.Tensor] = {}
+        """On their way. They are read when they arrive, as gloo does of a sender that waits for its receiver."""
+        self._places: dict[Key, torch.Tensor] = {}
+        """Of what is expected."""
+        self._early: dict[Key, torch.Tensor] = {}
+        """What has come before it was expected."""
+
+    def start(self, places: dict[Key, torch.Tensor], sent: dict[Key, torch.Tensor]) -> None:
+        """Messages are sent, and others expected."""
+        with self._has_come:
+            self._sent |= sent
+            self._places |= places
+            for key in places.keys() & self._early.keys():
+                self._put(key, self._early.pop(key))
+
+    def wait(self, rank: int, keys: Iterable[Key]) -> None:
+        """Until all of these have come."""
+        with self._has_come:
+            while not self._places.keys().isdisjoint(keys):
+                self._rest(rank)
+                assert self._has_come.wait_for(lambda: rank in self._busy, PATIENCE_S), f"rank {rank} waits for ever"
+
+    def leave(self, rank: int) -> None:
+        """It waits for nothing more."""
+        with self._has_come:
+            self._rest(rank)
+
+    def _rest(self, rank: int) -> None:
+        self._busy.discard(rank)
+        if self._busy or not self._sent:
+            return
+        first = {key[:2]: key for key in sorted(self._sent, reverse=True)}
+        key = min(first.values(), key=lambda one: self._delay(*one))
+        self._put(key, self._sent.pop(key))
+        self._busy.add(key[1])
+        self._has_come.notify_all()
+
+    def _put(self, key: Key, came: torch.Tensor) -> None:
+        place = self._places.pop(key, None)
+        if place is None:
+            self._early[key] = came.clone()
+        else:
+            assert came.numel() == place.numel(), f"rank {key[1]} expects other bytes of {key[0]}"
+            place.copy_(came)
+
+
+class PostedCommunicator(FakeCommunicator):
+    """Over a `Post`: what is sent is not copied, and a place is filled at any time until it is waited for."""
+
+    def __init__(self, rank: int, world: int, post: Post) -> None:
+        super().__init__(rank, world, {})
+        self._post = post
+
+    def _start(self, received: Sequence[Message], sent: Sequence[Message]) -> Pending:
+        received, sent = ([one for one in ways if one[1].numel()] for ways in (received, sent))
+        told = {(self.rank, rank, self._next(self._sent, rank)): tensor for rank, tensor in sent}
+        places = {(rank, self.rank, self._next(self._received, rank)): place for rank, place in received}
+        self._post.start(places, told)
+        return FakePending(lambda: self._post.wait(self.rank, places))
+
+    def start_all_gather(self, out: torch.Tensor, source: torch.Tensor) -> Pending:
+        """As gloo's: where it is over what was sent may change."""
+        return super().start_all_gather(out, source.clone())
+
+    def confirm(self) -> None:
+        """All have received what was sent before, as it comes in the order in which it was sent."""
+        self.tell_all(torch.empty(self.world, dtype=torch.uint8), self._mark)
+
+
 def fake_group(world: int) -> list[FakeCommunicator]:
     lines = {(one, other): Line(one) for one in range(world) for other in range(world)}
     return [FakeCommunicator(rank, world, lines) for rank in range(world)]
@@ -150,6 +234,19 @@ def on_ranks(world: int, play: Callable[[int], R]) -> list[R]:
         if isinstance(result, BaseException):
             raise result
     return results
+
+
+def on_posted_ranks(world: int, seed: int, play: Callable[[Communicator], R]) -> list[R]:
+    """`play` on a thread for each of so many ranks, between which messages arrive in an order of the seed's."""
+    post = Post(world, lambda *key: random.Random(hash((seed, *key))).random())
+
+    def one(rank: int) -> R:
+        try:
+            return play(PostedCommunicator(rank, world, post))
+        finally:
+            post.leave(rank)
+
+    return on_ranks(world, one)
 
 
 def outcomes(world: int, play: Callable[[int], R]) -> list[R | BaseException]:

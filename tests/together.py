@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,9 +96,11 @@ def together(
     model_of: Callable[[], nn.Module],
     train: Callable[[TogetherRun, nn.Module], None],
     saved: Saved | None = None,
+    group_of: Callable[[int], AbstractContextManager[Sequence[Communicator]]] = gloo_group,
 ) -> tuple[nn.Module, dict[int, Saved]]:
     """Train with the job's first number of workers, from a model each.
 
+    Args:    group_of: so many workers, what they talk over.
     Returns: the model at the end, and the checkpoints; fails where workers differ in a bit of the state.
     """
     world = job.workers.initial
@@ -116,7 +119,7 @@ def together(
     if world == 1:
         runs = [worker(None, models[0])]
     else:
-        with gloo_group(world) as group:
+        with group_of(world) as group:
             runs = on_ranks(world, lambda rank: worker(group[rank], models[rank]))
     assert len({run.session.state.digest() for run in runs}) == 1
     return models[0], runs[0].saved

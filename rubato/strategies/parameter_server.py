@@ -35,7 +35,7 @@ class ShardServer:
     """The protocol of one shard. Workers are named by numbers.
 
     Args:
-        staleness: s of ssp, at least 1; None: asp.
+        staleness: s of ssp; 0: each waits for all; None: asp.
         damps: whether stale pushes count less.
     """
 

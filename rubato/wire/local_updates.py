@@ -124,7 +124,8 @@ class LocalUpdatesSpec:
                 self.staleness is None or (self.is_asynchronous and 1 <= self.staleness <= MAX_STALENESS),
                 "staleness",
                 f"is for method: asynchronous, and lies in 1..{MAX_STALENESS}; got {self.staleness} (0 is to wait for "
-                "all, as aggregation.algorithm: server does)",
+                "all at each update: say method: synchronous, or, for one update in a step, aggregation.algorithm: "
+                "server without local_updates)",
             ),
             (
                 self.is_asynchronous or not self.damping,

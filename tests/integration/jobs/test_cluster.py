@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from jobs.package import scratch_root
-from rubato.cli.keeper.process_table import read_table
+from rubato.cli.keeper.process_table import read_table, tree_of
 from tests.running_home import STEPS, ClusterJob, RunningHome
 
 pytestmark = pytest.mark.timeout(300)
@@ -132,6 +133,63 @@ def test_a_cancel_ends_every_process(running: RunningHome, tmp_path: Path) -> No
     assert running.client.wait(job.id, timeout_s=60).status == "cancelled"
     for one in members:
         job.wait(lambda pid=one.pid: not Path(f"/proc/{pid}").exists(), "end of a worker")
+
+
+WIDE = """
+import time
+import torch
+import rubato
+
+def train(run):
+    model = torch.nn.Linear(512, 512)
+    data = torch.utils.data.TensorDataset(torch.randn(64, 512))
+    run.prepare(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), dataset=data)
+    for step in run.steps(steps=100_000):
+        for (x,) in step:
+            time.sleep(0.02)
+            step.backward(model(x).square().mean())
+"""
+WIDE_BYTES = 4 * 512 * 513
+
+
+@pytest.mark.long
+def test_no_tensor_goes_through_the_object_store_of_ray(running: RunningHome, tmp_path: Path) -> None:
+    """Not when workers start, train, join and save; training processes have not even loaded Ray."""
+    (tmp_path / "wide").mkdir()
+    (tmp_path / "wide" / "train.py").write_text(WIDE)
+    before = touched_bytes_of_store(running)
+    job = running.submit(
+        tmp_path / "wide",
+        "train.py:train",
+        tmp_path,
+        can_be_held=False,
+        batch={"global_size": 16, "num_microbatches": 4},
+        workers={"initial": 2, "min": 1, "max": 3},
+        checkpoint={"every_steps": 5},
+    )
+    job.wait_members(2)
+    job.wait_events("checkpoint.committed")
+    job.scale(3)
+    job.wait_step(job.now().step + 10)
+    assert touched_bytes_of_store(running) - before < WIDE_BYTES / 10
+    for member in job.wait_members(3):
+        mapped = Path(f"/proc/{member.pid}/maps").read_text()
+        assert "torch" in mapped
+        assert "_raylet" not in mapped
+    running.client.cancel(job.id)
+    job.check_cancelled()
+
+
+def touched_bytes_of_store(running: RunningHome) -> int:
+    """Memory that the object store has used so far at most: what is freed there stays with it."""
+    found = []
+    for process in tree_of([running.process("ray")], read_table()):
+        with contextlib.suppress(FileNotFoundError):  # it has just ended, or closed one
+            for file in Path(f"/proc/{process.pid}/fd").iterdir():
+                if file.readlink().name.startswith("plasma"):
+                    found.append(512 * file.stat().st_blocks)
+    assert found
+    return max(found)
 
 
 @pytest.mark.long

@@ -148,9 +148,12 @@ def test_before_each_checkpoint_all_that_is_kept_is_sent(way: str, workers: int)
         *(pytest.param(*one, marks=pytest.mark.long) for one in (("bf16", "none"), ("int8", "none"), ("bf16", "bf16"))),
     ],
 )
-@pytest.mark.parametrize("workers", [3, *(pytest.param(workers, marks=pytest.mark.long) for workers in (2, 4))])
+@pytest.mark.parametrize(
+    ("workers", "keepers"),
+    [(3, 1), (4, 2), *(pytest.param(workers, 1, marks=pytest.mark.long) for workers in (2, 4))],
+)
 def test_within_a_round_nothing_of_the_layers_behind_the_cut_leaves_those_before_it(
-    workers: int, packed: str, front: str
+    workers: int, keepers: int, packed: str, front: str
 ) -> None:
     """From one update to the next they send activations and gradients of their own layers, and no more.
 
@@ -158,7 +161,7 @@ def test_within_a_round_nothing_of_the_layers_behind_the_cut_leaves_those_before
     What follows the last update of a step, in which all tell each other the whole state, is left out.
     """
     formats = {"cut_format": packed, "front_format": front}
-    local = {"method": "layer_separation", "cut": "head", "sync_every": UPDATES, **formats}
+    local = {"method": "layer_separation", "cut": "head", "sync_every": UPDATES, "keepers": keepers, **formats}
     spec = spec_of(workers, reproducible=False, local_updates=local)
     sent: dict[int, list[list[int]]] = {}
 
@@ -178,11 +181,11 @@ def test_within_a_round_nothing_of_the_layers_behind_the_cut_leaves_those_before
     together(spec, model_of, train)
     chosen = spec.local_updates
     pieces = spec.num_microbatches
-    cut = cut_of(PROFILE, "head", chosen.cut_format, front_format=chosen.front_format, pieces=pieces)
+    cut = cut_of(PROFILE, "head", chosen.cut_format, keepers, chosen.front_format, pieces)
     assert cut is not None
     told = cut.sent(PROFILE, workers, BATCH["global_size"] / UPDATES)
     assert sorted(sent) == list(range(workers))
-    for rank in range(1, workers):
+    for rank in range(keepers, workers):
         for counts in sent[rank]:
             assert len(counts) == UPDATES
             for before, after in pairwise(counts):

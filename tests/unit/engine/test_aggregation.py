@@ -170,14 +170,18 @@ def test_a_stream_has_no_epochs_to_begin_gently_with() -> None:
         made.prepare(flat(), StreamPlan.of(16, 4, 0))
 
 
-@pytest.mark.parametrize("start_step", [0, 2, 100])
-def test_what_goes_whole_has_the_momentum_of_an_optimizer(start_step: int) -> None:
-    """Biases always, all parameters in the first steps, and with nothing left out."""
-    job = Job("topk", 2, momentum=0.5, start_step=start_step)
+@pytest.mark.parametrize("start_step", [0, 3, 100])
+@pytest.mark.parametrize("method", ["topk", "sketch"])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
+def test_what_goes_whole_has_the_momentum_of_an_optimizer(world: int, method: Method, start_step: int) -> None:
+    """Biases always, all parameters in the first steps, and with nothing left out; whoever comes and goes."""
+    job = Job(method, world, momentum=0.5, start_step=start_step)
     job.begin()
     weight, bias = (slice(piece.start, piece.start + piece.numel) for piece in job.flat.pieces[:2])
     expected = torch.zeros(job.flat.length, dtype=torch.float64)
-    for _ in range(4):
+    for size in (world, world, world % 5 + 1, world % 5 + 1, world, (world + 1) % 5 + 1):
+        if size != job.world:
+            job.resize(size)
         before = job.applied.clone()
         expected = 0.5 * expected + job.vectors(()).sum(0)
         is_whole = job.step < start_step
@@ -185,9 +189,6 @@ def test_what_goes_whole_has_the_momentum_of_an_optimizer(start_step: int) -> No
         applied = job.applied - before
         torch.testing.assert_close(applied[bias], expected[bias])
         assert torch.allclose(applied[weight], expected[weight]) is is_whole
-        if job.step == 2:
-            job.resize(3)
-            job.resize(2)
 
 
 def test_momentum_counts_once() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from groups import fake_group, gloo_group, on_ranks, outcomes
+from groups import fake_group, gloo_group, on_posted_ranks, on_ranks, outcomes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,6 +113,11 @@ def cases(draw: st.DrawFn) -> Case:
 def test_any_ownership_gives_the_bits_of_one_worker(one: Case) -> None:
     group = fake_group(one.world)
     check(one, on_ranks(one.world, lambda rank: one.reduce(one.exchange(group[rank]), rank)))
+
+
+@given(cases(), st.integers(0, 2**32))
+def test_in_whatever_order_messages_arrive_the_bits_are_those_of_one_worker(one: Case, seed: int) -> None:
+    check(one, on_posted_ranks(one.world, seed, lambda comm: one.reduce(one.exchange(comm), comm.rank)))
 
 
 @given(cases())

@@ -57,9 +57,9 @@ def train(run: AloneRun, optimizer: str = "AdamW", look: Callable[[nn.Module], N
     return model
 
 
-def by_hand(optimizer: str, spec: LocalUpdatesSpec, seed: int) -> nn.Module:
-    """The same, in double precision: each replica with a model and an optimizer of its own."""
-    plan = RoundPlan(len(ROWS), 16, 2, seed, spec.sync_every)
+def by_hand(optimizer: str, spec: LocalUpdatesSpec, seed: int, batch: int = 16, count: int = 2) -> nn.Module:
+    """The same, in double precision: each of so many replicas with a model and an optimizer of its own."""
+    plan = RoundPlan(len(ROWS), batch, count, seed, spec.sync_every)
     model = model_of().double()
     names = list(dict(model.named_parameters()))
     kept: list[dict[str, torch.Tensor]] | None = None
@@ -89,7 +89,7 @@ def by_hand(optimizer: str, spec: LocalUpdatesSpec, seed: int) -> nn.Module:
                 mean = sum(share * (parameter - mine) for share, mine in zip(sizes, own, strict=True))
                 assert isinstance(mean, torch.Tensor)
                 if spec.method == "local_sgd":
-                    parameter -= mean
+                    parameter.copy_(sum(share * mine for share, mine in zip(sizes, own, strict=True)))
                 else:
                     momentum[name] = spec.outer.momentum * momentum[name] + mean
                     parameter -= spec.outer.lr * (mean + spec.outer.momentum * momentum[name])
@@ -119,6 +119,20 @@ def test_a_round_is_what_it_is_by_hand(optimizer: str, spec: LocalUpdatesSpec) -
         torch.testing.assert_close(
             one.double(), other.double(), rtol=2e-4, atol=2e-5, msg=name.join(("", ": {}")).format
         )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("optimizer", ["plain", "AdamW"])
+def test_of_one_update_and_an_outer_rate_of_1_diloco_is_the_mean_of_the_replicas_weights(
+    optimizer: str, replicas: int
+) -> None:
+    """As local SGD of one update; the rounds end an epoch with fewer samples, and some replicas without any."""
+    for spec in (LocalUpdatesSpec("diloco", 1, OuterSpec(1.0, 0.0)), LocalUpdatesSpec("local_sgd", 1)):
+        run = AloneRun(batch=4 * replicas, num_microbatches=replicas, local_updates=spec)
+        model = train(run, optimizer)
+        mean = by_hand(optimizer, LocalUpdatesSpec("local_sgd", 1), run.session.spec.seed, 4 * replicas, replicas)
+        for (name, one), other in zip(model.state_dict().items(), mean.state_dict().values(), strict=True):
+            torch.testing.assert_close(one.double(), other.double(), rtol=2e-4, atol=2e-5, msg=name)
 
 
 def test_one_update_by_one_replica_is_a_step_without_them() -> None:

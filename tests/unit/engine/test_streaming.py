@@ -104,7 +104,8 @@ SHARES = 1.0
 
 
 def shares_of(world: int) -> list[float]:
-    return [share * SHARES for share in ([1.0], [0.25, 0.75], [0.5, 0.0, 0.5], [0.1, 0.2, 0.3, 0.4])[world - 1]]
+    shares = [[1.0], [0.25, 0.75], [0.5, 0.0, 0.5], [0.1, 0.2, 0.3, 0.4], [0.2, 0.0, 0.1, 0.4, 0.3]]
+    return [share * SHARES for share in shares[world - 1]]
 
 
 def way_of(rank: int, index: int, size: int) -> torch.Tensor:
@@ -120,7 +121,7 @@ def places(party: Party, fragments: int) -> list[torch.Tensor]:
     return [(at >= low) & (at < high) for low, high in bounds]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize(
     ("fragments", "mix", "momentum"), [(1, 0.0, 0.9), (3, 0.0, 0.0), (3, 0.5, 0.9), (7, 0.25, 0.9)]
 )
@@ -218,7 +219,7 @@ class Delayed(Party):
                 self.replicas.touched.add(name)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize(("fragments", "mix", "momentum"), [(1, 0.0, 0.9), (3, 0.0, 0.0), (3, 0.5, 0.9)])
 def test_of_what_is_told_before_the_end_the_rest_stays_and_counts_the_next_time(
     world: int, fragments: int, mix: float, momentum: float

@@ -135,7 +135,7 @@ def test_it_sends_what_it_says(name: str, world: int) -> None:
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
 def test_nothing_is_made_of_nothing_and_what_is_sent_of_it_is_what_is_sent_of_anything(name: str, world: int) -> None:
-    """But of a threshold, which nothing reaches: how many words follow, and what goes dense."""
+    """But of a threshold, which nothing reaches: how many words follow, and what goes dense (ADR 63)."""
     workers = Workers(COMPRESSORS[name], world, dtype=torch.float32)
     total, group = workers.exchange(torch.zeros(world, LAYOUT.length))
     assert not total.any()

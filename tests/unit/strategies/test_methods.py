@@ -103,13 +103,21 @@ def test_with_momentum_correction_an_element_that_waits_gains_momentum() -> None
     assert [float(state[name][1]) for name in ("residual", "momentum")] == [0.0, 0.0], "factor masking"
 
 
+WHOLE: dict[str, Compressor] = {
+    "topk": TopK(flat(5, 8), 1.0, momentum=0.9),
+    "sketch": Sketch(flat(5, 8), 1.0, momentum=0.9),
+    "sketch, central": Sketch(flat(5, 8), 1.0, momentum=0.9, is_central=True),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
-def test_where_all_travels_factor_masking_cancels_the_momentum(world: int) -> None:
-    """Lin et al., section 5.3."""
-    compressor = TopK(flat(2, 3), 1.0, momentum=0.9)
+def test_where_all_travels_factor_masking_cancels_the_momentum(world: int, name: str) -> None:
+    """Lin et al., section 5.3. Of a sketch all elements are candidates then, and are looked at exactly."""
+    compressor = WHOLE[name]
     states = None
     for step in range(3):
-        vectors = random(world, 6, seed=step)
+        vectors = random(world, 40, seed=step)
         done = exchange(compressor, vectors, states)
         states = [state for _, state in done]
         for total, state in done:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count as count_from
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -28,14 +28,21 @@ class Run(RuleBasedStateMachine):
         """By who has weights, the updates in them."""
         self.waiting: set[int] = set()
         self.steps: dict[int, int] = {}
+        """By worker, what it has pushed; who joins begins where the slowest is."""
+        self.reached = 0
+        """Where the slowest was when somebody left last."""
         self.reads: list[tuple[int, int]] = []
         self.names = count_from(0)
         for _ in range(count):
             self.join(next(self.names))
 
+    @property
+    def slowest(self) -> int:
+        return min(self.steps.values(), default=self.reached)
+
     def join(self, name: int) -> None:
+        self.steps[name] = self.slowest
         self.server.join(name)
-        self.steps[name] = self.server.clock
         self.pull(name)
 
     def pull(self, name: int) -> None:
@@ -46,7 +53,7 @@ class Run(RuleBasedStateMachine):
         for name in answers:
             assert name in self.waiting, "answered once, and only who has asked"
             self.waiting.remove(name)
-            self.reads.append((self.steps[name], self.server.clock))
+            self.reads.append((self.steps[name], self.slowest))
             self.computing[name] = self.made
 
     @precondition(lambda self: len(self.steps) < MOST)
@@ -58,6 +65,7 @@ class Run(RuleBasedStateMachine):
     @rule(data=st.data())
     def one_leaves(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.steps)))
+        self.reached = self.slowest
         for kept in (self.steps, self.computing):
             kept.pop(name, None)
         self.waiting.discard(name)
@@ -82,6 +90,16 @@ class Run(RuleBasedStateMachine):
             assert self.computing, "some worker always has weights to compute with"
 
     @invariant()
+    def who_waits_is_too_far_ahead(self) -> None:
+        for name in getattr(self, "waiting", ()):
+            assert self.staleness is not None, "nobody waits for anybody"
+            assert self.steps[name] - self.slowest > self.staleness
+
+    @invariant()
+    def the_clock_is_that_of_the_slowest(self) -> None:
+        assert not hasattr(self, "server") or self.server.clock == self.slowest
+
+    @invariant()
     def reads_are_fresh_enough(self) -> None:
         for clock, slowest in getattr(self, "reads", []):
             assert self.staleness is None or clock - slowest <= self.staleness
@@ -93,7 +111,10 @@ def machine(staleness: int | None, *, damps: bool = False) -> type:
     return case
 
 
-TestSsp = machine(2)
+TestSsp0 = machine(0)
+TestSsp1 = machine(1)
+TestSsp2 = machine(2)
+TestSsp3 = machine(3)
 TestAsp = machine(None)
 TestDamped = machine(None, damps=True)
 
@@ -109,6 +130,22 @@ def test_who_is_too_fast_waits_until_the_slowest_has_caught_up_or_left(end: str)
     server.push(fast)
     assert server.pull(fast) == []
     assert (server.push(slow)[1] if end == "push" else server.leave(slow)) == [fast]
+
+
+@given(orders=st.lists(st.permutations(range(4)), min_size=1, max_size=4))
+def test_with_a_staleness_of_0_all_compute_with_the_same_weights(orders: list[list[int]]) -> None:
+    """As in synchronous descent: a round of gradients of the same weights, whoever is first."""
+    server = ShardServer(0)
+    for name in range(4):
+        server.join(name)
+    for name in range(4):
+        assert server.pull(name) == [name]
+    for number, order in enumerate(orders):
+        for place, name in enumerate(order):
+            update, answers = server.push(name)
+            answers += server.pull(name)
+            assert update.version == 4 * number
+            assert sorted(answers) == (list(range(4)) if place == 3 else [])
 
 
 @pytest.mark.parametrize(("damps", "scale"), [(True, 1 / 3), (False, 1.0)])

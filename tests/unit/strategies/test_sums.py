@@ -6,24 +6,30 @@ from typing import get_args
 
 import pytest
 import torch
-from groups import FakeCommunicator, fake_group, on_ranks
+from groups import FakeCommunicator, fake_group, on_posted_ranks, on_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rubato.strategies.sizes import Pattern, elements_sent
-from rubato.strategies.sums import sum_over
+from rubato.strategies.sums import LARGE, sum_over
 
 PATTERNS: tuple[Pattern, ...] = tuple(one for one in get_args(Pattern) if one != "native")
 """The backend's own is no pattern of messages: `tests/unit/engine/test_all_reduce.py` has it."""
 
 
+SIZE = 1e3
+"""Of what is summed, about."""
+
+
 def vectors(world: int, numel: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(world, numel, generator=torch.Generator().manual_seed(seed)) * 1e3
+    return torch.randn(world, numel, generator=torch.Generator().manual_seed(seed)) * SIZE
 
 
-def summed(pattern: Pattern, parts: torch.Tensor) -> tuple[list[torch.Tensor], list[FakeCommunicator]]:
+def summed(
+    pattern: Pattern, parts: torch.Tensor, servers: int = 1
+) -> tuple[list[torch.Tensor], list[FakeCommunicator]]:
     group = fake_group(len(parts))
-    return on_ranks(len(parts), lambda rank: sum_over(group[rank], parts[rank], pattern)), group
+    return on_ranks(len(parts), lambda rank: sum_over(group[rank], parts[rank], pattern, servers)), group
 
 
 @given(st.sampled_from(PATTERNS), st.integers(1, 9), st.integers(1, 70), st.integers(0, 100))
@@ -36,7 +42,7 @@ def test_the_sum_is_the_sum_on_all_ranks_and_costs_what_is_said(
     expected = parts.double().sum(0)
     for rank, one in enumerate(sums):
         assert torch.equal(one, sums[0]), "the same bits everywhere"
-        torch.testing.assert_close(one.double(), expected, rtol=0, atol=1e-6 * world * 1e4)
+        torch.testing.assert_close(one.double(), expected, rtol=0, atol=1e-6 * world * SIZE)
         assert group[rank].sent_bytes == 4 * elements_sent(pattern, rank, world, numel)
     assert torch.equal(parts, before), "what went in is as it was"
 
@@ -53,6 +59,23 @@ def test_some_servers_add_up_a_part_each(world: int, servers: int, numel: int) -
         assert torch.equal(one, in_order), "in the order of ranks, whatever the servers"
         assert group[rank].sent_bytes == 4 * elements_sent("server", rank, world, numel, servers)
         assert elements_sent("server", rank, world, numel, world) == elements_sent("direct", rank, world, numel)
+
+
+@given(
+    pattern=st.sampled_from(PATTERNS),
+    world=st.integers(2, 9),
+    numel=st.sampled_from([1, 7, 70, LARGE // 4 + 1]),
+    servers=st.integers(1, 4),
+    seeds=st.lists(st.integers(0, 2**32), min_size=2, max_size=3),
+)
+def test_in_whatever_order_messages_arrive_the_bits_are_the_same(
+    pattern: Pattern, world: int, numel: int, servers: int, seeds: list[int]
+) -> None:
+    parts = vectors(world, numel)
+    expected = summed(pattern, parts, servers)[0][0]
+    for seed in seeds:
+        sums = on_posted_ranks(world, seed, lambda comm: sum_over(comm, parts[comm.rank], pattern, servers))
+        assert all(torch.equal(one, expected) for one in sums)
 
 
 @pytest.mark.parametrize("world", [2, 4, 8])

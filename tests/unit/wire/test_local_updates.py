@@ -26,6 +26,12 @@ def test_what_holds() -> None:
     assert auto.num_microbatches == 6, "one for each worker that there may be"
 
 
+def test_both_ways_to_wait_for_all_that_a_staleness_of_0_is_sent_to_are_allowed() -> None:
+    assert spec_of({"method": "synchronous", "sync_every": 8}, reproducible=False).local_updates.is_served
+    alone = parse_spec({**SPEC, "aggregation": {"algorithm": "server"}, "reproducible": False})
+    assert not alone.local_updates.is_on
+
+
 @pytest.mark.parametrize(
     ("local", "fields", "message"),
     [
@@ -33,7 +39,12 @@ def test_what_holds() -> None:
         ({**ON, "sync_every": 0}, {}, "local_updates.sync_every: must lie in 1..100000, got 0"),
         ({"method": "local_sgd", "outer": {"lr": 0.5}}, {}, "local_updates.outer: local_sgd has no outer optimizer"),
         ({"staleness": 1}, {}, "local_updates.staleness: is for method: asynchronous"),
-        ({"method": "asynchronous", "staleness": 0}, {"reproducible": False}, "lies in 1..100000; got 0 (0 is to wait"),
+        (
+            {"method": "asynchronous", "staleness": 0},
+            {"reproducible": False},
+            "local_updates.staleness: is for method: asynchronous, and lies in 1..100000; got 0 (0 is to wait for all "
+            "at each update: say method: synchronous, or, for one update in a step, aggregation.algorithm: server",
+        ),
         ({**ON, "fragments": 2}, {}, "local_updates.fragments: is for method: streaming_diloco, and lies in 1..1000"),
         ({"method": "streaming_diloco", "fragments": 0}, {"reproducible": False}, "lies in 1..1000; got 0"),
         ({**ON, "mix": 0.5}, {}, "local_updates.mix: is for method: streaming_diloco, and is at least 0 and below 1"),
