@@ -23,6 +23,7 @@ from rubato.cli.render import plural
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
 from rubato.home import Home
+from rubato.wire.remarks import remarks_of
 from rubato.wire.storage import parse_storage
 
 MANY_PER_CORE = 4
@@ -74,7 +75,8 @@ def run(
     if spec.backend != "rubato":
         raise UserError("backend: ray_train needs a Ray cluster: `rubato submit` it instead (`rubato up` starts one)")
     remark = check_entrypoint(spec.entrypoint, folder) if spec.entrypoint is not None else ""
-    for told in filter(None, (remark, describe_crowd(spec.workers.initial, len(os.sched_getaffinity(0))))):
+    crowd = describe_crowd(spec.workers.initial, len(os.sched_getaffinity(0)))
+    for told in filter(None, (remark, crowd, *remarks_of(spec))):
         note(told)
     home = Home.from_environment()
 

@@ -21,6 +21,8 @@ WORTH_IT = 1.2
 learned."""
 NOTICED = 1.02
 """So many times as fast is noticed."""
+UNEVEN = 0.2
+"""Of the time of a pass: what it varies by, to be told."""
 HALF = 0.5
 """Of the workers' time: less of it should not be lost."""
 TOLD = 0.1
@@ -65,6 +67,7 @@ def of_options(
     yield from _of_settling(profile, link, spec, strategy, chosen)
     yield from _of_settings(profile, spec, strategy)
     yield from _of_memory(profile)
+    yield from _of_spread(profile, chosen)
     limit = best_workers(
         chosen.compute_s * chosen.workers,
         profile.vector_bytes,
@@ -73,7 +76,7 @@ def of_options(
     )
     if limit <= 1 and not spec.local_updates.is_on:
         yield "The link carries gradients more slowly than one worker computes them: whole gradients do not pay on it."
-    yield from _of_whole(chosen, best)
+    yield from _of_whole(recommended, best)
     yield from _of_faster(spec, recommended, best)
     yield from _of_other_shares(profile, link, spec, own, is_recommended=recommended.name == own.name)
     if strategy.local == "streaming_diloco" and chosen.workers > 1:
@@ -95,8 +98,8 @@ def _of_more(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     beyond = next((one for one in options if one.workers > chosen.workers), None)
     if beyond is not None:
         yield (
-            f"With {beyond.workers} it would be {beyond.speedup:.2g} times: a worker more would bring less than half "
-            "of what the first ones bring."
+            f"With {beyond.workers} it would be {beyond.speedup:.2g} times one: a worker more would bring less than "
+            "half of what the first ones bring."
         )
     gained = chosen.speedup / chosen.workers
     if chosen.speedup > 1 and gained < 1:
@@ -122,14 +125,15 @@ def _of_another(spec: JobSpec, recommended: Candidate, own: Option) -> str:
     )
 
 
-def _of_whole(chosen: Option, best: Sequence[Option]) -> Iterator[str]:
-    """Where leaving out a part of each gradient costs more than it saves."""
-    whole = next((one for one in best if one.is_whole), chosen)
-    leaves_out = not chosen.is_whole and chosen.name not in KEEPING_NOTHING
-    if leaves_out and whole.step_s * WORTH_IT < chosen.step_s:
+def _of_whole(recommended: Candidate, best: Sequence[Option]) -> Iterator[str]:
+    """Where leaving out a part of each gradient costs more than it saves, each with as many workers as is fastest."""
+    least = recommended.fastest
+    whole = next((one for one in best if one.is_whole), least)
+    leaves_out = not least.is_whole and least.name not in KEEPING_NOTHING
+    if leaves_out and whole.step_s * WORTH_IT < least.step_s:
         yield (
-            f"{whole.name} with {_workers(whole)} would be {_times(chosen, whole)} times as fast with whole gradients: "
-            f"{chosen.name} costs more than it saves here."
+            f"{whole.name} with {_workers(whole)} would be {_times(least, whole)} times as fast, with whole gradients, "
+            f"as {least.name} with {_workers(least)}: {least.name} costs more than it saves here."
         )
 
 
@@ -165,6 +169,15 @@ def _of_memory(profile: Profile) -> Iterator[str]:
         yield (
             "The profile does not tell what a pass keeps for its way back, so memory is predicted without it: `rubato "
             "profile` measures it anew."
+        )
+
+
+def _of_spread(profile: Profile, chosen: Option) -> Iterator[str]:
+    """Where passes took so unequally long that this decides how many workers pay."""
+    if profile.spread > UNEVEN:
+        yield (
+            f"Passes varied by {profile.spread:.0%} when they were profiled, and in a step all wait for the slowest: "
+            "where the machine did other things meanwhile, `rubato profile` measures anew, and more workers may pay."
         )
 
 

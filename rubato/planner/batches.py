@@ -17,6 +17,8 @@ FACTORS = (1, 2, 4, 8, 16)
 """Times the spec's batch, up and down."""
 ABOUT_RIGHT = 1.1
 """So many times the progress must be what another batch is named for."""
+NOTICED = 1.05
+"""So many times the progress is more than about as much."""
 MAX_NOISE = 1e15
 
 
@@ -56,16 +58,20 @@ def check_noise(noise_scale: float) -> None:
     check_rules((0 < noise_scale <= MAX_NOISE, "noise_scale", f"must lie above 0 and be at most {MAX_NOISE:g}"))
 
 
-def compare(base: int, pieces: int, noise_scale: float, speed: Callable[[int], Speed | None]) -> tuple[Batch, ...]:
+def compare(
+    base: int, pieces: int, noise_scale: float, speed: Callable[[int], Speed | None], *, are_equal: bool
+) -> tuple[Batch, ...]:
     """The spec's batch, and others as a spec may have them, as far as they fit; the smallest first.
 
     Args:
         base: the spec's batch.
-        pieces: of equal size that a batch has.
+        pieces: that a batch has, each of a sample or more.
         noise_scale: in samples.
         speed: of a batch; None: no worker can hold its passes. The spec's own is one that fits.
+        are_equal: whether pieces have to be of equal size.
     """
-    smaller = {base // factor for factor in FACTORS if base % (pieces * factor) == 0}
+    whole = pieces if are_equal else 1
+    smaller = {base // factor for factor in FACTORS if base % (whole * factor) == 0 and base // factor >= pieces}
     speeds = {size: told for size in sorted({*_larger(base), *smaller}) if (told := speed(size)) is not None}
     of_base, found = speeds[base].of_update, []
     for size, one in speeds.items():
@@ -98,7 +104,8 @@ def sentences(batches: Sequence[Batch], base: int, noise_scale: float, *, scales
     if chosen.global_size == base:
         yield f"{noise} {base} is about right."
     elif chosen.global_size < base:
-        yield f"{noise} {chosen.global_size} learns about as fast as one of {base}, from fewer samples."
+        times = "about" if chosen.progress < NOTICED else f"{chosen.progress:.2g} times"
+        yield f"{noise} {chosen.global_size} learns {times} as fast as one of {base}, from fewer samples."
     else:
         yield (
             f"{noise} {chosen.global_size} with {chosen.workers} workers would learn {chosen.progress:.2g} times as "

@@ -149,7 +149,7 @@ def _compare(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, no
         return Speed(best.workers, other.num_microbatches, best.samples_per_s, of_update, held)
 
     pieces = spec.num_microbatches * strategy.sync_every
-    return compare(spec.batch.global_size, pieces, noise_scale, speed)
+    return compare(spec.batch.global_size, pieces, noise_scale, speed, are_equal=spec.local_updates.is_on)
 
 
 def _share_of_update(spec: JobSpec, workers: int) -> float:

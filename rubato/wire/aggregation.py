@@ -73,8 +73,9 @@ class CompressionSpec:
 
     def __post_init__(self) -> None:
         densities = (self.density, *self.warmup_densities)
+        told = ", ".join(map(str, densities))
         check_rules(
-            (all(0 < one <= 1 for one in densities), "density", f"must lie above 0 and be at most 1, got {densities}"),
+            (all(0 < one <= 1 for one in densities), "density", f"must lie above 0 and be at most 1, got {told}"),
             (len(self.warmup_densities) <= MAX_STAGES, "warmup_densities", f"must be at most {MAX_STAGES}"),
             (
                 not self.warmup_densities or self.method in SPARSE,

@@ -220,7 +220,8 @@ def _decode(kind: Any, data: Any, path: str, findings: list[Finding], *, strict:
         return None
     if isinstance(data, kind) and not (isinstance(data, bool) and kind is not bool):
         return data
-    findings.append(Finding(path, f"expected {_describe(kind)}, got {_show(data)}"))
+    hint = f': in quotes it is one, "{data}"' if kind is str and isinstance(data, int | float) else ""
+    findings.append(Finding(path, f"expected {_describe(kind)}, got {_show(data)}{hint}"))
     return None
 
 

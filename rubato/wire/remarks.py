@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from rubato.wire.aggregation import KEEPING_NOTHING
 from rubato.wire.spec import JobSpec
 
+FOUND = 0.05
+"""The largest density at which a sketch finds 95 % of what stands out (docs/benchmarks.md, what a sketch finds)."""
+
 
 def remarks_of(spec: JobSpec) -> list[str]:
     """Sentences, none for a spec that asks for nothing unusual."""
@@ -19,6 +22,8 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         yield "The bits of the weights follow the number of workers, as reproducible is false."
     elif not spec.local_updates.is_on:
         yield from _of_shares(spec)
+    if spec.batch.noise_every and spec.num_microbatches == 1:
+        yield "The noise is what gradients of microbatches differ by, and there is one: batch.num_microbatches says so."
     if compression.method in ("fp16", "bf16"):
         yield f"Gradients are rounded to {name} before they are added up."
     elif compression.method not in KEEPING_NOTHING:
@@ -41,6 +46,12 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             yield "A lost worker sends all back to the newest checkpoint, as compression.on_loss is rollback."
     elif not spec.aggregation.is_default:
         yield f"Gradients are exchanged whole by {name}, when the backward pass is over and not beside it."
+    is_sketch = compression.method in ("sketch", "sketched_sgd") and compression.columns == "auto"
+    if is_sketch and compression.density > FOUND:
+        yield (
+            f"A density of {compression.density:g} is too large for a sketch: with columns: auto it finds what stands "
+            f"out up to {FOUND:g}. topk applies the largest elements at any density."
+        )
     if compression.momentum:
         yield (
             "The optimizer must have no momentum of its own: compression.momentum is in the exchange. Its weight decay "

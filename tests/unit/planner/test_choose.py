@@ -189,7 +189,11 @@ def test_a_batch_is_recommended_where_the_noise_is_known() -> None:
     )
     assert re.search(r"microbatches are \d+ times as large, and what their activations take is", noisy.sentences[-1])
     quiet = plan(MODEL, Link(1e-4, 5e8), spec_of(), noise_scale=0.1)
-    assert quiet.sentences[-1].endswith("learns about as fast as one of 256, from fewer samples.")
+    assert quiet.recommended_batch is not None
+    times = f"{quiet.recommended_batch.progress:.2g}"
+    assert quiet.sentences[-1].endswith(f"learns {times} times as fast as one of 256, from fewer samples.")
+    unequal = spec_of(reproducible=False, batch={"global_size": 256, "num_microbatches": 24})
+    assert [one.global_size for one in plan(MODEL, FAST, unequal, noise_scale=0.1).batches][:4] == [32, 64, 128, 256]
     assert planned(FAST).batches == ()
     for answer in (noisy, quiet):
         (told,) = re.findall(r"samples a batch of (\d+)", answer.sentences[-1])

@@ -14,6 +14,7 @@ from rubato.errors import Finding, SpecError
 from rubato.wire import WIRE_VERSION, codec
 from rubato.wire.cluster import EventReport, LogLine, MetricRow, Observed, Outcome, Report, Result, SyncRequest
 from rubato.wire.codec import from_json, to_json
+from rubato.wire.spec import parse_spec
 
 TIME = "2026-01-31T12:00:00Z"
 REPORT = Report(
@@ -107,3 +108,10 @@ class Holder:
 def test_checks_of_a_class_keep_their_path() -> None:
     assert quickly(Holder, {"inner": {"level": "low", "count": -1}}) == ["inner.count: must not be negative"]
     assert quickly(Holder, {"inner": {"level": "high", "newer": 1}}) == Holder(Picky("high"))
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+def test_a_number_for_a_text_is_told_that_quotes_make_it_one(is_strict: bool) -> None:
+    """Modules of a sequence have such names."""
+    with pytest.raises(SpecError, match='expected a string, got 8: in quotes it is one, "8"'):
+        parse_spec({"name": "a", "entrypoint": "a.py:b", "local_updates": {"cut": 8}}, strict=is_strict)

@@ -173,3 +173,20 @@ def test_each_is_said_once() -> None:
     assert "rounded" not in told
     assert "exchanged whole" not in told
     assert "Before each checkpoint" not in compressed(method="fp16") + said(reproducible=False)
+
+
+@pytest.mark.parametrize("method", ["sketch", "sketched_sgd"])
+def test_a_density_that_is_too_large_for_a_sketch_is_told(method: str) -> None:
+    assert "too large" not in compressed(method=method, density=0.05)
+    assert "A density of 0.1 is too large for a sketch" in compressed(method=method, density=0.1)
+    assert "too large" not in compressed(method=method, density=0.1, columns=5000)
+    assert "too large" not in compressed(method="topk", density=0.1)
+
+
+def test_that_one_microbatch_has_no_noise_is_told() -> None:
+    one, two = (
+        said(workers={"max": 1}, batch={"global_size": 8, "num_microbatches": count, "noise_every": 1})
+        for count in (1, 2)
+    )
+    assert two == ""
+    assert one.startswith("The noise is what gradients of microbatches differ by, and there is one")
