@@ -72,7 +72,8 @@ class Compressor(ABC):
 
     def settle(self, comm: Collectives, state: State) -> State:
         """The state of all together, equal on all: of what each has its own, the sum."""
-        return {name: sum_over(comm, part) if name in self.own else part for name, part in state.items()}
+        names = sorted(state)  # in one order on all, wherever they have their states from
+        return {name: sum_over(comm, state[name]) if name in self.own else state[name] for name in names}
 
     def adopt(self, settled: State, rank: int, world: int) -> State:
         """A worker's share of a settled state, among so many. Pure."""
