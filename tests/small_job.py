@@ -149,7 +149,7 @@ def check_learns_as_alone(
         losses = [row["values"]["loss"] for row in run.rows()]
     assert losses[-1] < losses[0] / 2
     home = folder / "many"
-    with job(home, body, workers=1, config={"pace": 0.05}, checkpoint={"every_steps": 3}, **spec) as run:
+    with job(home, body, workers=1, config={"pace": 0.15}, checkpoint={"every_steps": 3}, **spec) as run:
         live_through(run, home, workers=4, lost=lost, how=how)
         assert [row["values"]["loss"] for row in run.rows()] == pytest.approx(losses, rel=rel)
 
