@@ -30,7 +30,7 @@ how the service answers a cluster (`jobs/service_link`).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,12 @@ def meant(given: str, known: Iterable[str]) -> str:
     """`; did you mean 'train'?`, behind what names a thing that there is not; nothing where no name is close."""
     near = difflib.get_close_matches(given, list(known), n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def unknown_field(given: str, known: Collection[str]) -> str:
+    """What is said of a field that there is not: the one that was meant, or which there are."""
+    advice = meant(given, known) or f"; known fields: {', '.join(known)}"
+    return f"unknown field{advice}"
 
 
 class SpecError(UserError):

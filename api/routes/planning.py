@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ from fastapi import APIRouter, Request
 from api.auth import Caller, Parts, needs
 from api.bodies import read_json
 from api.routes.errors import errors
-from rubato.errors import Finding, SpecError, UserError, meant
+from rubato.errors import Finding, SpecError, UserError, unknown_field
 from rubato.planner.batches import check_noise
 from rubato.planner.choose import Plan, plan
 from rubato.planner.links import Link
@@ -54,11 +55,9 @@ T = TypeVar("T")
 async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
     """Predict a step for each number of workers and strategy, from a profile of the program; nothing is stored."""
     body = await read_json(request, "question", MAX_BYTES)
-    _check_fields(body)
-    is_whole = (
-        isinstance(body, dict) and {"spec", "profile"} <= body.keys() and ("link" in body) != ("links_of" in body)
-    )
-    if not is_whole:
+    fields = body.keys() if isinstance(body, dict) else set()
+    _check_fields(fields)
+    if not {"spec", "profile"} <= fields or ("link" in fields) == ("links_of" in fields):
         raise ServiceError(
             ErrorKind.INVALID_REQUEST,
             "Send {spec, profile, link}: a job spec, what `rubato profile` wrote, and latency_s and bytes_per_s; "
@@ -77,11 +76,8 @@ async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
         raise invalid_spec(error) from None
 
 
-def _check_fields(body: Any) -> None:
-    if not isinstance(body, dict):
-        return
-    known = f"; known fields: {', '.join(_FIELDS)}"
-    unknown = [Finding(name, f"unknown field{meant(name, _FIELDS) or known}") for name in body if name not in _FIELDS]
+def _check_fields(given: Iterable[str]) -> None:
+    unknown = [Finding(name, unknown_field(name, _FIELDS)) for name in given if name not in _FIELDS]
     if unknown:
         told = "; ".join(map(str, unknown))
         raise ServiceError(ErrorKind.INVALID_REQUEST, f"The question is not valid: {told}", findings=unknown)

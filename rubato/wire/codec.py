@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
-from rubato.errors import Finding, SpecError, meant
+from rubato.errors import Finding, SpecError, unknown_field
 
 T = TypeVar("T")
 
@@ -239,8 +239,7 @@ def _decode_dataclass(kind: Any, data: Any, path: str, findings: list[Finding], 
     if strict:
         for key in data:
             if key not in fields:
-                advice = meant(str(key), fields) or f"; known fields: {', '.join(fields)}"
-                findings.append(Finding(_join(path, str(key)), f"unknown field{advice}"))
+                findings.append(Finding(_join(path, str(key)), unknown_field(str(key), fields)))
     values: dict[str, Any] = {}
     before = len(findings)
     for name, field in fields.items():
