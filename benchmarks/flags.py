@@ -11,13 +11,8 @@ def numbers(text: str) -> list[int]:
     return [int(one) for one in text.split(",")]
 
 
-def seconds(text: str) -> list[float]:
+def decimals(text: str) -> list[float]:
     """`0,0.3`"""
-    return [float(one) for one in text.split(",")]
-
-
-def shares(text: str) -> list[float]:
-    """`0.001,0.05`"""
     return [float(one) for one in text.split(",")]
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.document import publish
-from benchmarks.flags import numbers, seconds
+from benchmarks.flags import decimals, numbers
 from benchmarks.local_job import local_job
 from benchmarks.machine import fresh_memory_seconds, machine, today, versions
 from benchmarks.processes import nothing_left_behind
@@ -120,7 +120,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--device-seconds",
-        type=seconds,
+        type=decimals,
         default=[0.0, 0.3],
         help="what a pass waits for a device; 0: none, the cores are busy",
     )

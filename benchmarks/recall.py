@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks.document import markdown_table, publish
-from benchmarks.flags import numbers, shares
+from benchmarks.flags import decimals, numbers
 from benchmarks.machine import today, versions
 from rubato.recipes.image_classifier import Digits, network
 from rubato.strategies.selection import largest
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How many of the heavy elements a sketch finds, by its columns.")
     parser.add_argument("--sizes", type=numbers, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--widths", type=numbers, default=[9, 36, 120], help="of the network whose gradients are taken")
-    parser.add_argument("--densities", type=shares, default=[0.001, 0.01, 0.05])
+    parser.add_argument("--densities", type=decimals, default=[0.001, 0.01, 0.05])
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     flags = parser.parse_args()
     head = (

@@ -8,6 +8,7 @@ from groups import fake_group, on_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.recall import alone, planted
 from rubato.strategies.cast import Cast
 from rubato.strategies.compressor import Compressor, State
 from rubato.strategies.gtopk import merge
@@ -248,27 +249,13 @@ def test_hashes_are_even_and_signs_are_balanced() -> None:
 DENSITIES = (0.0002, 0.001, 0.003, 0.01, 0.02, 0.05)
 
 
-def planted(numel: int, heavy: int, workers: int, seed: int = 0) -> torch.Tensor:
-    """Noise of each worker (P, D), and some elements that are ten times as large in all of them."""
-    generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(workers, numel, generator=generator)
-    places = torch.randperm(numel, generator=generator)[:heavy]
-    vectors[:, places] += 10 * torch.sign(torch.randn(heavy, generator=generator))
-    return vectors
-
-
-def alone(numel: int, heavy: int, seed: int) -> torch.Tensor:
-    """Nothing but some elements (D,)."""
-    generator = torch.Generator().manual_seed(seed)
-    vector = torch.zeros(numel)
-    vector[torch.randperm(numel, generator=generator)[:heavy]] = torch.randn(heavy, generator=generator)
-    return vector
-
-
 def test_heavy_elements_are_recalled() -> None:
     """As measured for the design: a sketch of 5 % of the elements, and a second look at four times as many."""
     numel, heavy = 200_000, 200
-    vectors = planted(numel, heavy, workers=8)
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(8, numel, generator=generator)
+    places = torch.randperm(numel, generator=generator)[:heavy]
+    vectors[:, places] += 10 * torch.sign(torch.randn(heavy, generator=generator))
     sketch = CountSketch(numel, 5, numel // 20 // 5, seed=0)
     total = torch.stack([sketch.of(one) for one in vectors]).sum(0)
     found = largest(sketch.estimate(total).abs(), 4 * heavy)
@@ -291,7 +278,7 @@ def test_a_sketch_of_columns_auto_applies_the_heavy_elements(
     """95 of 100, as the docstrings say: up to the density at which the table is as large as it may be."""
     heavy, recalled = count_of(density, numel), 0.0
     for seed in range(seeds):
-        vector = planted(numel, heavy, 8, seed).sum(0) if has_noise else alone(numel, heavy, seed)
+        vector = (planted if has_noise else alone)(numel, heavy, seed)
         ((applied, _),) = exchange(Sketch(flat(1, numel), density, seed=seed), vector[None])
         truth = largest(vector.abs(), heavy)
         assert int(applied.count_nonzero()) <= heavy
