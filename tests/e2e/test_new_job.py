@@ -10,6 +10,7 @@ from playwright.sync_api import Route, expect
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
 from tests.e2e.steps import wait_until
+from tests.e2e.ways import write_yaml
 
 
 def test_a_job_is_filled_in_and_what_is_wrong_is_said_beside_the_field(
@@ -72,10 +73,7 @@ def test_a_job_is_written_as_yaml_and_a_wrong_spec_is_explained(
     service: Service, cluster: SimulatedCluster, new_page: NewPage
 ) -> None:
     page = new_page(service)
-    page.get_by_role("button", name="New job").click()
-    page.get_by_role("button", name="YAML").click()
-    spec = page.get_by_label("Job spec in YAML")
-    spec.fill("name: by-hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\nepochs: 5\n")
+    spec = write_yaml(page, "name: by-hand\nrecipe: image-classifier\nworkers: {min: 3, max: 2}\nepochs: 5\n")
     problems = page.locator(".findings li")
     expect(problems.filter(has_text="at least workers.min")).to_contain_text("workers.max")
     expect(problems.filter(has_text="epochs")).to_be_visible()
@@ -94,12 +92,9 @@ def test_what_a_strategy_does_is_said_before_it_is_submitted(
     service: Service, cluster: SimulatedCluster, new_page: NewPage
 ) -> None:
     page = new_page(service)
-    page.get_by_role("button", name="New job").click()
-    page.get_by_role("button", name="YAML").click()
-    spec = page.get_by_label("Job spec in YAML")
     verdict = page.locator(".verdict")
     lossy = "name: remarked\nrecipe: image-classifier\nreproducible: false\n"
-    spec.fill(lossy + "aggregation: {compression: {method: topk}}\n")
+    spec = write_yaml(page, lossy + "aggregation: {compression: {method: topk}}\n")
     expect(verdict).to_contain_text("With topk a part of each gradient travels later")
     expect(verdict).to_contain_text("compression.on_loss: rollback goes back to the newest checkpoint instead")
     spec.fill(lossy + "aggregation: {compression: {method: fp16}}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -10,20 +9,17 @@ from playwright.sync_api import expect
 from rubato.wire.codec import to_json
 from tests.e2e.conftest import NewPage, Service
 from tests.e2e.simulated_cluster import SimulatedCluster
-from tests.e2e.ways import PROFILE
+from tests.e2e.ways import PROFILE, ask_for_a_plan, choose_a_profile, write_yaml
 
 
 def test_a_job_is_planned_before_it_is_submitted(
     service: Service, cluster: SimulatedCluster, new_page: NewPage, tmp_path: Path
 ) -> None:
-    file = tmp_path / "profile.json"
-    file.write_text(json.dumps(to_json(PROFILE)))
     page = new_page(service)
-    page.get_by_role("button", name="New job").click()
-    page.get_by_text("How many workers are worth it?").click()
+    ask_for_a_plan(page)
     predict = page.get_by_role("button", name="Predict")
     expect(predict).to_be_disabled()
-    page.get_by_label("Profile").set_input_files(file)
+    choose_a_profile(page, to_json(PROFILE))
     predict.click()
     plan = page.get_by_role("region", name="Plan")
     expect(plan).to_contain_text("8 workers with whole gradients")
@@ -66,16 +62,12 @@ SPEC = "name: a\nrecipe: image-classifier\nreproducible: false\naggregation: {al
 
 
 def test_another_strategy_is_recommended_and_the_workers_of_each_are_drawn(
-    service: Service, cluster: SimulatedCluster, new_page: NewPage, tmp_path: Path
+    service: Service, cluster: SimulatedCluster, new_page: NewPage
 ) -> None:
-    file = tmp_path / "profile.json"
-    file.write_text(json.dumps(to_json(PROFILE)))
     page = new_page(service)
-    page.get_by_role("button", name="New job").click()
-    page.get_by_role("button", name="YAML").click()
-    page.get_by_label("Job spec in YAML").fill(SPEC)
+    write_yaml(page, SPEC)
     page.get_by_text("How many workers are worth it?").click()
-    page.get_by_label("Profile").set_input_files(file)
+    choose_a_profile(page, to_json(PROFILE))
     page.get_by_label("Network of a worker, Gbit/s").fill("1")
     page.get_by_label("Noise scale, samples").fill("1e6")
     page.get_by_role("button", name="Predict").click()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import FilePayload, Page, Route, expect
+from playwright.sync_api import FilePayload, Locator, Page, Route, expect
 
 from rubato.planner.profile import Layer, Profile
 
@@ -151,10 +151,16 @@ def search_in_vain(page: Page) -> None:
     page.get_by_label("Search jobs").fill("nothing like it")
 
 
+def write_yaml(page: Page, spec: str) -> Locator:
+    """Returns: where it is written."""
+    press("New job", "YAML")(page)
+    written = page.get_by_label("Job spec in YAML")
+    written.fill(spec)
+    return written
+
+
 def submit_a_wrong_spec(page: Page) -> None:
-    press("New job")(page)
-    press("YAML")(page)
-    page.get_by_label("Job spec in YAML").fill(WRONG_SPEC)
+    write_yaml(page, WRONG_SPEC)
 
 
 def fill_in_wrongly(page: Page) -> None:
@@ -172,12 +178,16 @@ def ask_for_a_plan(page: Page) -> None:
     page.get_by_text("How many workers are worth it?").click()
 
 
+def choose_a_profile(page: Page, profile: Any) -> None:
+    content = json.dumps(profile).encode()
+    file = FilePayload(name="profile.json", mimeType="application/json", buffer=content)
+    page.get_by_label("Profile").set_input_files(file)
+
+
 def bring_a_profile(profile: Any) -> Way:
     def enter(page: Page) -> None:
         ask_for_a_plan(page)
-        content = json.dumps(profile).encode()
-        file = FilePayload(name="profile.json", mimeType="application/json", buffer=content)
-        page.get_by_label("Profile").set_input_files(file)
+        choose_a_profile(page, profile)
         press("Predict")(page)
 
     return enter

@@ -61,14 +61,19 @@ def momentum_of(name: str) -> dict[str, float]:
     return {"momentum": 0.9} if name.endswith("with momentum") else {}
 
 
+def kept_after_a_step(job: Job) -> dict[str, Any]:
+    """As a checkpoint has it."""
+    job.begin()
+    job.exchange(counts=True)
+    job.settle()
+    return job.workers[0].state_dict()
+
+
 def test_a_residual_of_another_rank_is_gone_on_with() -> None:
     before, after = Job("powersgd", 1), Job("powersgd", 1)
     after.spec = AggregationSpec(compression=CompressionSpec("powersgd", rank=2))
     after.workers = [after.new()]
-    before.begin()
-    before.exchange(counts=True)
-    before.settle()
-    after.workers[0].load_state_dict(before.workers[0].state_dict())
+    after.workers[0].load_state_dict(kept_after_a_step(before))
     assert after.workers[0].dropped == 0
     after.begin()
     after.given += before.given - before.applied
@@ -126,10 +131,7 @@ def test_what_is_kept_belongs_to_a_name_in_whichever_order_a_program_has_its_par
 def test_where_a_checkpoint_names_no_parameters_it_is_taken_as_it_lies(names: Sequence[str]) -> None:
     """As releases before this one saved it. Nothing is kept of another number of elements."""
     saved, other = Job("topk", 1, named("a", "b")), Job("topk", 1, named(*names))
-    saved.begin()
-    saved.exchange(counts=True)
-    saved.settle()
-    state = saved.workers[0].state_dict()
+    state = kept_after_a_step(saved)
     del state["pieces"]
     other.workers[0].load_state_dict(state)
     kept = other.workers[0].state_dict()["settled"]["residual"]
@@ -139,10 +141,7 @@ def test_where_a_checkpoint_names_no_parameters_it_is_taken_as_it_lies(names: Se
 
 def test_what_another_method_has_kept_is_dropped() -> None:
     before, after = Job("onebit", 1), Job("topk", 1)
-    before.begin()
-    before.exchange(counts=True)
-    before.settle()
-    after.workers[0].load_state_dict(before.workers[0].state_dict())
+    after.workers[0].load_state_dict(kept_after_a_step(before))
     assert after.workers[0].dropped == 1.0
     assert after.missing().abs().max() == 0
 
@@ -151,10 +150,7 @@ def test_what_another_method_has_kept_is_dropped() -> None:
 def test_what_a_checkpoint_has_kept_in_other_units_is_dropped(method: Method) -> None:
     """Those of the sum of weighted gradients, as the first ones have it, which do not say so."""
     before, after = Job(method, 1), Job(method, 1)
-    before.begin()
-    before.exchange(counts=True)
-    before.settle()
-    state = before.workers[0].state_dict()
+    state = kept_after_a_step(before)
     del state["unit"]
     after.workers[0].load_state_dict(state)
     assert after.workers[0].dropped == 1.0
