@@ -145,6 +145,57 @@ def told_of_strategies() -> Iterator[str]:
     yield f"{shortest:.1f} to {longest:.1f} times as long as `auto` (100 Mb/s with 5 ms, 10 Mb/s without)"
 
 
+class Published:
+    """The tables of what the literature compares: cells by row, without what is in brackets."""
+
+    def __init__(self) -> None:
+        self._rows = dict(reversed([(first, cells) for first, *cells in rows(part("published"))]))
+        self._layers = {first: cells for first, *cells in rows(part("published")) if ";" in "".join(cells[:1])}
+        """Of the last table, measured, predicted; times as fast as a server."""
+
+    def times(self, name: str, other: str) -> list[float]:
+        """By how much an exchange is faster than another: 4 workers without limit, at 10 and 100 Mb/s, and 8."""
+        return [int(slow) / int(fast) for fast, slow in zip(self._rows[name], self._rows[other], strict=True)]
+
+    def update_ms(self, name: str) -> list[int]:
+        """Of an update, measured, at 10 and 100 Mb/s."""
+        return [int(cell.split(",")[0]) for cell in self._layers[name]]
+
+    def simulated(self, name: str) -> int:
+        """Milliseconds with 25 million parameters and 64 workers."""
+        (cell,) = next(cells for first, cells in self._rows.items() if first.startswith("25 million"))
+        found = re.search(rf"`{name}` (\d+) ms", cell)
+        assert found is not None, cell
+        return int(found[1])
+
+
+def told_of_published() -> Iterator[str]:
+    """In the order of the page."""
+    found = Published()
+    few, many = found.times("tree", "server")[1], found.times("tree", "server")[4]
+    yield f"the tree takes {few:.1f} times less than the server with 4 workers and {many:.1f} times less with 8"
+    layers = found.update_ms("layer_separation")
+    servers, one, whole = (
+        [other / mine for other, mine in zip(found.update_ms(name), layers, strict=True)]
+        for name in ("server, servers: 4", "server", "auto")
+    )
+    yield (
+        f"separated layers are {servers[0]:.1f} times as fast as four servers at 10 Mb/s and {servers[1]:.1f} times at "
+        f"100, and {one[0]:.0f} and {one[1]:.1f} times as fast as one. Beside `auto`, which is no server, that is "
+        f"{whole[0]:.1f} and {whole[1]:.1f} times."
+    )
+    apart = found.times("gtopk", "sketch")
+    sent = EXCHANGES.sent
+    yield f"`gtopk` is {min(apart):.0f} to {max(apart):.0f} times as fast as `sketch`"
+    yield f"it sends less ({sent['gtopk']} kB of {sent['sketch']})"
+    ratio = {name: found.simulated(name) / found.simulated("sketch") for name in ("gtopk", "sketched_sgd", "auto")}
+    yield f"with 64 workers, simulated, `gtopk` is {1 / ratio['gtopk']:.0f} times as fast, too"
+    yield (
+        f"{found.times('sketch', 'sketched_sgd')[4]:.1f} times as fast with 8 workers at 10 Mb/s, "
+        f"{ratio['sketched_sgd']:.1f} times with 64, simulated, where `auto` takes {ratio['auto']:.1f} of it"
+    )
+
+
 def told_of_predictions() -> Iterator[tuple[str, str]]:
     """Page and words."""
     reached = []
@@ -153,7 +204,7 @@ def told_of_predictions() -> Iterator[tuple[str, str]]:
         reached.append(f"`{name}` {sum(one <= 1.05 for one in apart)} ({100 * max(apart) - 100:.0f} %)")
     targets, architecture = "docs/benchmarks.md", "ARCHITECTURE.md"
     worst = "Alone, whole sums reach it on so many of nine links (in brackets the worst): "
-    yield targets, f"{worst}{', '.join(reached)}; on the others, which have latency, they take less than predicted."
+    yield targets, f"{worst}{', '.join(reached)}; on the others they take less than predicted."
     slow, thin = MESSAGES.ratios("topk", "threshold"), MESSAGES.ratios("powersgd")
     late = MESSAGES.ratios("sketched_sgd", latencies=(5,))
     yield (
@@ -162,16 +213,16 @@ def told_of_predictions() -> Iterator[tuple[str, str]]:
         f"{min(thin):.2f} to {max(thin):.2f}, `sketched_sgd` at 5 ms {min(late):.2f} to {max(late):.2f}",
     )
     off = [f"{statistics.median(STEPS.ratios(*COMPRESSED, latencies=(latency,))):.2f}" for latency in (0, 2, 5)]
-    near, far = (max(STEPS.ratios("sketch", latencies=latencies)) for latencies in ((0,), (2, 5)))
+    near, far = max(STEPS.ratios("sketch", latencies=(0,))), max(STEPS.ratios(*COMPRESSED, latencies=(2, 5)))
     yield (
         targets,
         f"as predicted without latency ({off[0]} at the median; `sketch` up to {near:.2f}), and takes {off[1]} and "
-        f"{off[2]} times as long with 2 and 5 ms, `sketch` up to {far:.1f}",
+        f"{off[2]} times as long with 2 and 5 ms, and {far:.1f} times at most",
     )
     yield (
         architecture,
         f"steps with compression take {off[1]} and {off[2]} times as long as it says, at the median, on links with 2 "
-        f"and 5 ms of latency (`sketch` up to {far:.1f} times), and without latency {off[0]} times",
+        f"and 5 ms of latency ({far:.1f} times at most), and without latency {off[0]} times",
     )
     for recipe in TASKS:
         yield targets, f"{len(not_at_parity(recipe))} of {len(OTHERS_LEARNED)} in `{recipe}`"
@@ -181,23 +232,27 @@ def test_what_is_said_of_strategies_is_what_was_measured() -> None:
     assert [one for one in told_of_strategies() if one not in STRATEGIES] == []
 
 
+def test_what_is_said_of_the_literature_is_what_was_measured() -> None:
+    page = prose(DOCUMENT)
+    assert [one for one in told_of_published() if one not in page] == []
+    whole = [min(Published().times(one, "tree")[place] for one in ("auto", "ring")) for place in (1, 2, 4, 5)]
+    assert min(whole) > 2, "less than half of what the tree does"
+
+
 def test_what_is_said_of_predictions_is_what_was_measured() -> None:
     assert [(page, one) for page, one in told_of_predictions() if one not in prose(ROOT / page)] == []
-    beyond = [MESSAGES.ratios(one, latencies=(0,)) for one in SUMS]
-    assert all(max(ratio, 1 / ratio) <= 1.05 for ratios in beyond for ratio in ratios), "without latency all reach it"
     assert max(MESSAGES.ratios(*SUMS)) <= 1.05, "those that do not reach it take less"
 
 
 def test_what_is_said_to_be_slower_is_slower() -> None:
     assert (
-        "at 10 to 100 Mb/s, but for `sketch` (from 50 on), `sketched_sgd` (at 100, with latency from 50 on) and, at "
-        "100 Mb/s with 5 ms, `fp16`"
+        "at 10 to 100 Mb/s, but for `sketch` and `sketched_sgd` from 50 Mb/s on, and `fp16` at 100 Mb/s with 5 ms"
     ) in STRATEGIES
     slower = {(one, *link) for one in COMPRESSED for link in LINKS if STEPS.ms(one, *link) > STEPS.ms("auto", *link)}
-    said = {("sketch", *link) for link in LINKS if link[0] >= 50} | {("fp16", 100, 5)}
-    assert slower == said | {("sketched_sgd", *link) for link in LINKS if link[0] == 100 or link in ((50, 2), (50, 5))}
-    assert "at 50 Mb/s `sketch` computes for longer than it saves" in STRATEGIES
-    assert EXCHANGES.ms("sketch", 50) > EXCHANGES.ms("auto", 50)
+    sketches = {(one, *link) for one in ("sketch", "sketched_sgd") for link in LINKS if link[0] >= 50}
+    assert slower == sketches | {("fp16", 100, 5)}
+    assert "at 50 Mb/s `sketch` and `sketched_sgd` compute for longer than they save" in STRATEGIES
+    assert min(EXCHANGES.ms(one, 50) for one in ("sketch", "sketched_sgd")) > EXCHANGES.ms("auto", 50)
 
 
 def test_who_is_said_to_be_at_parity_is() -> None:
