@@ -144,12 +144,14 @@ web: setup ## Check, test and build the page
 docs: setup ## Check that generated parts of the documents are current (make docs-fix writes them)
 	$(BIN)/python scripts/status_diagram.py --check
 	$(BIN)/python scripts/scheduling_trace.py --check
+	$(BIN)/python scripts/plan_example.py --check
 	$(BIN)/python scripts/reference.py --check
 
 .PHONY: docs-fix
 docs-fix: setup
 	$(BIN)/python scripts/status_diagram.py
 	$(BIN)/python scripts/scheduling_trace.py
+	$(BIN)/python scripts/plan_example.py
 	$(BIN)/python scripts/reference.py
 
 .PHONY: docs-site

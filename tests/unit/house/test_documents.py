@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
-@pytest.mark.parametrize("script", ["status_diagram", "scheduling_trace"])
+@pytest.mark.parametrize("script", ["status_diagram", "scheduling_trace", "plan_example"])
 def test_generated_parts_are_current(script: str) -> None:
     command = [sys.executable, f"scripts/{script}.py", "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
