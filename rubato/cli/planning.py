@@ -22,7 +22,7 @@ from rubato.planner.measured import Passes, link_of, profile_of, sizes_of
 from rubato.planner.profile import Profile, program_of
 from rubato.wire.codec import from_json, to_json
 from rubato.wire.spec import JobSpec, spec_to_json
-from rubato.wire.units import format_bytes
+from rubato.wire.units import format_bytes, format_seconds, three_digits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +72,7 @@ def profile(
         return
     put(
         f"{output}: {found.parameters:,} parameters in {len(seen[0].layers)} layers, "
-        f"{1e3 * (found.forward_s(sizes[-1]) + found.backward_s(sizes[-1])):.3g} ms a pass over {sizes[-1]} samples"
+        f"{format_seconds(found.forward_s(sizes[-1]) + found.backward_s(sizes[-1]))} a pass over {sizes[-1]} samples"
     )
     program = file or f"--recipe {recipe}"
     note(f"`rubato plan {program} --profile {output} --gbit 10` says what to expect of workers and strategies.")
@@ -227,10 +227,10 @@ def _row(option: Option, recommended: Option) -> dict[str, str]:
     return {
         "strategy": option.name,
         "workers": str(option.workers),
-        "step": _ms(option.step_s),
-        "compute": _ms(option.compute_s),
-        "exchange": _ms(option.exposed_s),
-        "codec": _ms(option.codec_s),
+        "step": format_seconds(option.step_s),
+        "compute": format_seconds(option.compute_s),
+        "exchange": format_seconds(option.exposed_s),
+        "codec": format_seconds(option.codec_s),
         "speedup": f"{option.speedup:.2f}",
         "sent": format_bytes(option.sent_bytes),
         "memory": _memory(option.memory_bytes),
@@ -244,7 +244,7 @@ def _batch_row(batch: Batch, recommended: Batch | None) -> dict[str, str]:
         "batch": str(batch.global_size),
         "microbatches": str(batch.num_microbatches),
         "workers": str(batch.workers),
-        "samples/s": f"{batch.samples_per_s:.3g}",
+        "samples/s": three_digits(batch.samples_per_s),
         "worth": f"{batch.worth:.2f}",
         "progress": f"{batch.progress:.2f}",
         "memory": _memory(batch.memory_bytes),
@@ -258,7 +258,3 @@ def _mark(one: object, recommended: object) -> str:
 
 def _memory(size: int) -> str:
     return format_bytes(size) if size else "-"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

@@ -45,6 +45,7 @@ from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost, ModelError
 from rubato.strategies.cut_format import FORMATS, empty_packed, pack, unpack
 from rubato.strategies.layer_separation import Roles
+from rubato.strategies.modules import modules_by_size
 from rubato.strategies.peers import Collectives, Group, split
 from rubato.strategies.sizes import cut, cut_format
 from rubato.strategies.sums import sum_directly
@@ -385,10 +386,11 @@ def _module_of(state: TrainingState, path: str) -> nn.Module:
             found.append(model.get_submodule(inner))
     if len(found) == 1:
         return found[0]
-    known = [one for model in state.models.values() for one, _ in model.named_children()]
+    trained = [(name, one.numel()) for name, one in state.named_parameters() if one.requires_grad]
+    known = modules_by_size(trained, depth=1 if "" in state.models else 2)
     raise ModelError(
-        f"local_updates.cut: {'several models have' if found else 'no model has'} a module {path!r}; "
-        f"there are {', '.join(known[:8]) or 'none'}, and those inside of them, as model.named_modules() tells"
+        f"local_updates.cut: {'several models have' if found else 'no model has'} a module {path!r}; there are {known},"
+        " and those inside of them, as model.named_modules() tells: take the one with most of them"
     )
 
 

@@ -15,6 +15,7 @@ from rubato.planner.options import Candidate, Option, option_of, saves_of
 from rubato.planner.profile import Profile, program_of
 from rubato.wire.aggregation import KEEPING_NOTHING
 from rubato.wire.spec import JobSpec
+from rubato.wire.units import format_seconds, three_digits
 
 WORTH_IT = 1.2
 """So many times as fast must be another strategy than the spec's, to be recommended, or told where it changes what is
@@ -79,13 +80,13 @@ def of_options(
     yield from _of_whole(recommended, best)
     yield from _of_faster(spec, recommended, best)
     yield from _of_other_shares(profile, link, spec, own, is_recommended=recommended.name == own.name)
-    if strategy.local == "streaming_diloco" and chosen.workers > 1:
-        yield from _of_delay(profile, link, spec, strategy, chosen)
+    if strategy.local == "streaming_diloco":
+        yield from _of_delay(profile, link, spec, recommended)
 
 
 def _of_chosen(chosen: Option) -> str:
     exchanged = PRETTY.get(chosen.name, f"gradients as {chosen.name}")
-    steps = f"{1 / chosen.step_s:.3g} steps a second"
+    steps = f"{three_digits(1 / chosen.step_s)} steps a second"
     if chosen.workers == 1:
         return f"One worker: {steps}; {chosen.binding}."
     return (
@@ -235,13 +236,22 @@ def _of_other_shares(
         yield f"{enough} servers{short} would take no longer to add up than {option.workers} workers to compute."
 
 
-def _of_delay(profile: Profile, link: Link, spec: JobSpec, strategy: Strategy, chosen: Option) -> Iterator[str]:
-    """How long a fragment travels, and how many updates would hide it."""
-    at_end = option_of(profile, link, spec, replace(strategy, delay=0), chosen.workers)
+def _of_delay(profile: Profile, link: Link, spec: JobSpec, recommended: Candidate) -> Iterator[str]:
+    """How long a fragment travels, and how many updates would hide it; where one worker is enough, of several."""
+    strategy, workers = recommended.strategy, recommended.enough.workers
+    if workers == 1:
+        several = [one for one in recommended.options if one.workers > 1]
+        if not several:
+            return
+        workers = min(several, key=lambda one: one.step_s).workers
+    at_end = option_of(profile, link, spec, replace(strategy, delay=0), workers)
     update_s = (at_end.step_s - at_end.exposed_s) / strategy.sync_every
     enough = min(ceil(at_end.exposed_s / update_s), strategy.sync_every - 1)
-    delayed = option_of(profile, link, spec, replace(strategy, delay=enough), chosen.workers)
-    told = f"The exchange of a fragment takes {1e3 * at_end.exposed_s:.3g} ms, and an update {1e3 * update_s:.3g} ms: "
+    delayed = option_of(profile, link, spec, replace(strategy, delay=enough), workers)
+    told = (
+        f"The exchange of a fragment takes {format_seconds(at_end.exposed_s)}, and an update {format_seconds(update_s)}"
+    )
+    told += f" with {workers} workers: " if workers != recommended.enough.workers else ": "
     times = at_end.step_s / delayed.step_s
     if times < NOTICED:
         yield told + "a delay, which has labels of its own, would save next to nothing (local_updates.delay)."

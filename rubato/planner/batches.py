@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from rubato.errors import check_rules
 from rubato.strategies.batch_rules import efficiency
 from rubato.wire.batch import MAX_GLOBAL_SIZE
+from rubato.wire.units import format_bytes, three_digits
 
 FACTORS = (1, 2, 4, 8, 16)
 """Times the spec's batch, up and down."""
@@ -100,7 +101,7 @@ def sentences(batches: Sequence[Batch], base: int, noise_scale: float, *, scales
 
     Args:    scales_rates: whether the spec may scale learning rates with the batch.
     """
-    chosen, noise = recommended(batches), f"At a noise scale of {noise_scale:.3g} samples a batch of"
+    chosen, noise = recommended(batches), f"At a noise scale of {three_digits(noise_scale)} samples a batch of"
     if chosen.global_size == base:
         yield f"{noise} {base} is about right."
     elif chosen.global_size < base:
@@ -122,7 +123,7 @@ def sentences(batches: Sequence[Batch], base: int, noise_scale: float, *, scales
 def _of_passes(chosen: Batch, own: Batch) -> str:
     """What they are, and take, against those of the spec's batch, which is smaller."""
     times = chosen.global_size // own.global_size
-    held = f"a worker would hold {chosen.memory_bytes / 1e6:.3g} MB besides the program"
+    held = f"a worker would hold {format_bytes(chosen.memory_bytes)} besides the program"
     if chosen.num_microbatches > own.num_microbatches:
         return (
             f"In {chosen.num_microbatches} microbatches (batch.num_microbatches) it fits into "

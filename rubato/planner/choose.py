@@ -23,15 +23,15 @@ from rubato.planner.methods import Strategy
 from rubato.planner.options import Candidate, Option, name_of, option_of
 from rubato.planner.profile import Profile
 from rubato.planner.separated import Cut, cut_of
+from rubato.strategies.modules import modules_by_size
 from rubato.wire.aggregation import KEEPING_NOTHING, Method
 from rubato.wire.local_updates import LocalMethod
 from rubato.wire.spec import JobSpec
+from rubato.wire.units import format_bytes
 
 METHODS: tuple[Method, ...] = ("fp16", "bf16", "powersgd", "topk", "gtopk", "onebit", "sketch", "sketched_sgd")
 PAYS = 0.5
 """A worker more must bring at least this share of what the first ones bring, as with `autoscale: goodput`."""
-MOST_NAMED = 8
-"""Modules that an error names."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _left_out(useful: Sequence[int], counts: Sequence[int], own: Sequence[Option
     if large:
         yield (
             f"With {', '.join(large)} workers {own[0].name} does not fit into resources_per_worker.memory, "
-            f"{(spec.resources_per_worker.memory or 0) / 1e6:.3g} MB."
+            f"{format_bytes(spec.resources_per_worker.memory or 0)}."
         )
 
 
@@ -229,10 +229,7 @@ def _wrong(profile: Profile, path: str) -> str:
     names = [layer.name for layer in profile.layers]
     if any(f"{name}.".startswith(f"{path}.") or f".{name}.".find(f".{path}.") > 0 for name in names):
         return f"no module outside of {path!r} has parameters: take a part of it, such as the one with most of them"
-    there = list(dict.fromkeys(name.partition(".")[0] for name in names))
-    if len(there) == 1:
-        there = list(dict.fromkeys(".".join(name.split(".")[:2]) for name in names))
-    known = ", ".join(there[:MOST_NAMED]) + (" ..." if len(there) > MOST_NAMED else "")
+    known = modules_by_size((layer.name, layer.parameters) for layer in profile.layers)
     return f"the profile has no module {path!r} with parameters; it has {known}: take the one with most of them"
 
 

@@ -16,6 +16,7 @@ from rubato.planner.options import Option, held_bytes, pass_of
 from rubato.planner.profile import Profile
 from rubato.wire.batch import MAX_MICROBATCHES
 from rubato.wire.spec import JobSpec
+from rubato.wire.units import format_bytes
 
 
 def cut_finer(profile: Profile, spec: JobSpec, strategy: Strategy, counts: Iterable[int]) -> JobSpec | None:
@@ -54,8 +55,8 @@ def too_large(profile: Profile, spec: JobSpec, strategy: Strategy, found: Sequen
     least = min(found, key=lambda option: option.memory_bytes)
     besides = "" if profile.activation_bytes else " and what its passes keep, which the profile does not tell"
     return (
-        f"a worker would hold {least.memory_bytes / 1e6:.3g} MB at least, besides the program{besides}, and "
-        f"resources_per_worker.memory is {(spec.resources_per_worker.memory or 0) / 1e6:.3g} MB: give it more"
+        f"a worker would hold {format_bytes(least.memory_bytes)} at least, besides the program{besides}, and "
+        f"resources_per_worker.memory is {format_bytes(spec.resources_per_worker.memory or 0)}: give it more"
         f"{_or_else(profile, spec, strategy, [option.workers for option in found], least.workers)}"
     )
 

@@ -70,6 +70,16 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} GB"
 
 
+def three_digits(value: float) -> str:
+    """Three digits that say something, and every one before the point: `0.0412`, `1,590`."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """What a step or a part of it takes, in three digits: `12.3 ms`, `1.59 s`."""
+    return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{three_digits(seconds)} s"
+
+
 def utc_timestamp(at: float | None = None) -> str:
     """Now, or a moment in seconds since 1970, as every record of ours has it: RFC 3339 in UTC, to the microsecond."""
     moment = datetime.now(UTC) if at is None else datetime.fromtimestamp(at, UTC)

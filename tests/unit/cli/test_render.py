@@ -19,7 +19,7 @@ from rubato.cli.render import (
     say_status,
 )
 from rubato.client import Job
-from rubato.wire.units import format_bytes
+from rubato.wire.units import format_bytes, format_seconds, three_digits
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
@@ -42,6 +42,12 @@ def test_ages(since: str | None, age: str) -> None:
 def test_sizes_have_a_unit_that_fits() -> None:
     sizes = [format_bytes(count) for count in (0, 412, 999.7, 3_456, 999_700, 2_345_678, 3e9)]
     assert sizes == ["0 B", "412 B", "1 kB", "3.46 kB", "1 MB", "2.35 MB", "3 GB"]
+
+
+def test_steps_have_a_unit_that_fits_and_no_exponent() -> None:
+    told = [format_seconds(seconds) for seconds in (0.0, 4.12e-5, 0.01234, 0.9994, 0.9996, 12.34, 1594.4)]
+    assert told == ["0 ms", "0.0412 ms", "12.3 ms", "999 ms", "1 s", "12.3 s", "1,594 s"]
+    assert [three_digits(value) for value in (0.5, 999.4, 999.6, 25_600.0)] == ["0.5", "999", "1,000", "25,600"]
 
 
 def test_pauses_have_a_unit_that_fits() -> None:

@@ -265,7 +265,10 @@ def test_who_is_slow_changes_no_bit_of_what_forward_passes_leave_behind_the_cut(
 @pytest.mark.parametrize(
     ("at", "message"),
     [
-        ("tail", "no model has a module 'tail'; there are front, head"),
+        (
+            "tail",
+            r"no model has a module 'tail'; there are head \(579 parameters\), front \(20 parameters\), and those",
+        ),
         ("front.1", "front.1 has none of the parameters that are trained"),
     ],
 )
@@ -274,6 +277,15 @@ def test_a_cut_that_is_none(at: str, message: str) -> None:
     state = TrainingState({"": model}, {"": optimizer_of(model)}, {}, {})
     with pytest.raises(ModelError, match=message):
         separation_of(spec_of(at), state, Replicas(spec_of(at), state))
+
+
+def test_of_several_models_the_modules_are_named() -> None:
+    one, other = model_of(), model_of()
+    state = TrainingState({"a": one, "b": other}, {"": optimizer_of(one)}, {}, {})
+    with pytest.raises(
+        ModelError, match=r"several models have a module 'head'; there are a.head .*, b.head .*, a.front"
+    ):
+        separation_of(spec_of("head"), state, Replicas(spec_of("head"), state))
 
 
 def test_shared_parameters_cannot_be_cut() -> None:

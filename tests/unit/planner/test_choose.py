@@ -52,8 +52,8 @@ def test_separated_layers_are_planned_where_the_profile_tells_what_goes_over_the
 @pytest.mark.parametrize(
     ("cut", "layers", "message"),
     [
-        ("head", ("first", "last"), "no module 'head' with parameters; it has first, last: take the one with most"),
-        ("body.2", ("body.0", "body.1"), "no module 'body.2' with parameters; it has body.0, body.1: take the one"),
+        ("head", ("first", "last"), "no module 'head' with parameters; it has {1}, {0}: take the one with most"),
+        ("body.2", ("body.0", "body.1"), "no module 'body.2' with parameters; it has {1}, {0}: take the one"),
         ("body", ("body.0", "body.1"), "no module outside of 'body' has parameters: take a part of it"),
         ("body", ("model.body.0", "model.body.1"), "no module outside of 'body' has parameters: take a part of it"),
     ],
@@ -62,7 +62,8 @@ def test_a_cut_that_separates_nothing_is_an_error(cut: str, layers: tuple[str, s
     named = replace(
         MODEL, layers=tuple(replace(one, name=name) for one, name in zip(MODEL.layers, layers, strict=True))
     )
-    with pytest.raises(SpecError, match=f"local_updates.cut: .*{message}"):
+    told = message.format(*(f"{one.name} \\({one.parameters:,} parameters\\)" for one in named.layers))
+    with pytest.raises(SpecError, match=f"local_updates.cut: .*{told}"):
         planned(FAST, named, reproducible=False, local_updates={"method": "layer_separation", "cut": cut})
 
 
@@ -77,12 +78,10 @@ def test_a_profile_of_another_program_is_told() -> None:
 
 
 def test_what_a_delay_hides_is_told() -> None:
-    def told(link: Link) -> str:
+    def told(link: Link, fewest: int = 8) -> str:
         local = {"method": "streaming_diloco", "sync_every": 8, "fragments": 2}
-        batch = {"global_size": 512, "num_microbatches": 8}
-        found = planned(
-            link, reproducible=False, batch=batch, local_updates=local, workers={"initial": 8, "min": 8, "max": 8}
-        )
+        batch, workers = {"global_size": 512, "num_microbatches": 8}, {"initial": 8, "min": fewest, "max": 8}
+        found = planned(link, reproducible=False, batch=batch, local_updates=local, workers=workers)
         (sentence,) = [one for one in found.sentences if "local_updates.delay" in one]
         return sentence
 
@@ -95,6 +94,8 @@ def test_what_a_delay_hides_is_told() -> None:
     assert 1 <= int(slow[1]) <= 7
     assert float(slow[2]) > 1
     assert told(Link(0.0, 1e15)).endswith("would save next to nothing (local_updates.delay).")
+    of_several = told(Link(1.0, 1e5), fewest=1)
+    assert re.match(r"The exchange of a fragment takes .+ s, and an update .+ ms with [2-8] workers: ", of_several)
 
 
 def test_on_a_fast_link_many_workers_pay_and_on_a_slow_one_none_does() -> None:
@@ -185,7 +186,7 @@ def test_a_batch_is_recommended_where_the_noise_is_known() -> None:
         one.progress == pytest.approx(one.worth * one.samples_per_s / mine.samples_per_s) for one in noisy.batches
     )
     assert re.search(
-        r"At a noise scale of 1e\+07 samples a batch of \d+ with 8 workers would learn", noisy.sentences[-1]
+        r"At a noise scale of 10,000,000 samples a batch of \d+ with 8 workers would learn", noisy.sentences[-1]
     )
     assert re.search(r"microbatches are \d+ times as large, and what their activations take is", noisy.sentences[-1])
     quiet = plan(MODEL, Link(1e-4, 5e8), spec_of(), noise_scale=0.1)

@@ -2,6 +2,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError, dryRun, type Finding, getAll, postYaml, type Unanswered } from "../live/api";
 import { useResource } from "../live/hooks";
 import { Icon } from "../parts/Icon";
+import { Prose } from "../parts/Prose";
 import { pressedUnless } from "../parts/pressedUnless";
 import { useSay } from "../parts/Toasts";
 import { Unread } from "../parts/Unread";
@@ -194,7 +195,7 @@ function Composer({ shapes, recipes, projects, taken, onClose, onDone }: Compose
               <p>{shown.sentence}</p>
               {shown.remarks.map((remark) => (
                 <p key={remark} class="soft">
-                  {remark}
+                  <Prose text={remark} />
                 </p>
               ))}
             </>

@@ -1,6 +1,7 @@
 import type { ComponentChildren, TargetedInputEvent } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { dryRun, post } from "../live/api";
+import { Prose } from "../parts/Prose";
 import { Wide } from "../parts/Wide";
 import {
   FIRST_TYPED,
@@ -152,7 +153,9 @@ function Answer({ plan }: { plan: Plan }) {
   return (
     <section aria-label="Plan" ref={section}>
       {plan.sentences.map((one) => (
-        <p key={one}>{one}</p>
+        <p key={one}>
+          <Prose text={one} />
+        </p>
       ))}
       {strategies.length > 1 && (
         <label class="field">
@@ -193,7 +196,9 @@ function Refused({ refused }: { refused: Plan["refused"] }) {
                 .map((one) => one.name)
                 .join(", ")}
             </dt>
-            <dd class="soft">{reason}</dd>
+            <dd class="soft">
+              <Prose text={reason} />
+            </dd>
           </div>
         ))}
       </dl>
