@@ -6,8 +6,8 @@ REQUEST is JSON: `shapes` of the parameters, `rounds`, `aggregations` by name, b
 one machine, which share its interface), and how many `probes` of the links come first. Rank 0 opens the store. The
 answer is one line of JSON: what was probed, under the empty name; and by name the fewest bytes that left the interface
 in a round, headers aside, those that the strategy announced, the seconds of each round, a digest of what all took for
-the sum in the last one, and bytes and seconds of its messages alone, which are as many between the same ranks in the same
-order, with nothing computed.
+the sum in the last one, and bytes and seconds of its messages alone, which are as many between the same ranks in the
+same order, with nothing computed.
 """
 
 from __future__ import annotations
