@@ -12,7 +12,7 @@ def modules_by_size(parameters: Iterable[tuple[str, int]], depth: int = 1) -> st
     """The outermost modules in words, the one with most parameters first; those within where there is but one.
 
     Args:
-        parameters: of each tensor or layer its dotted name and how many.
+        parameters: by dotted name of the module that has them, how many.
         depth: of the outermost modules' names.
     """
     counted = list(parameters)

@@ -279,6 +279,13 @@ def test_a_cut_that_is_none(at: str, message: str) -> None:
         separation_of(spec_of(at), state, Replicas(spec_of(at), state))
 
 
+def test_of_a_model_with_one_module_no_parameter_is_named_as_one() -> None:
+    model = nn.Sequential(OrderedDict(body=nn.Linear(4, 3)))
+    state = TrainingState({"": model}, {"": optimizer_of(model)}, {}, {})
+    with pytest.raises(ModelError, match=r"there are body \(15 parameters\), and those inside"):
+        separation_of(spec_of("tail"), state, Replicas(spec_of("tail"), state))
+
+
 def test_of_several_models_the_modules_are_named() -> None:
     one, other = model_of(), model_of()
     state = TrainingState({"a": one, "b": other}, {"": optimizer_of(one)}, {}, {})
