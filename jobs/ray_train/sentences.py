@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rubato.engine.coordinator.rows import describe_duration
+from rubato.wire.units import format_pause
 
 STARTS_DRIVER = "starting Ray Train's driver"
 WAITS_FOR_CHECKPOINT = "waiting for the program's next checkpoint before the restart"
@@ -21,7 +21,7 @@ def formed(generation: int, cause: str, workers: int, step: int, paused_s: float
         f"step {step}",
     ]
     if paused_s is not None:
-        parts.append(f"paused {describe_duration(paused_s)}")
+        parts.append(f"paused {format_pause(paused_s)}")
     if redone:
         again = f"step {step}" if redone == 1 else f"steps {step} to {step + redone - 1}"
         parts.append(f"{again} computed again")

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
-from rubato.cli.render import describe_failure, format_age, format_pause, plural, say_status
+from rubato.cli.render import describe_failure, format_age, plural, say_status
 from rubato.errors import SpecError
 from rubato.planner.taxonomy import cell_of
 from rubato.wire.batch import ROOMY
 from rubato.wire.spec import JobSpec, parse_spec
 from rubato.wire.status import FINAL, Status
+from rubato.wire.units import format_pause
 
 if TYPE_CHECKING:
     from rich.table import Table

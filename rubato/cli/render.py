@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rubato.wire.units import to_size
+from rubato.wire.units import format_pause, to_size
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -57,11 +57,6 @@ def format_age(since: str | None, now: datetime) -> str:
 def format_time(time: str) -> str:
     """`2026-01-31 12:00:00` in local time, as the page shows it and `--since` reads it, of an RFC 3339 time."""
     return f"{datetime.fromisoformat(time).astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def format_pause(seconds: float) -> str:
-    """A pause with a unit that fits."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def format_workers(job: Job) -> str:

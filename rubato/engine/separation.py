@@ -386,8 +386,8 @@ def _module_of(state: TrainingState, path: str) -> nn.Module:
             found.append(model.get_submodule(inner))
     if len(found) == 1:
         return found[0]
-    trained = [(name, one.numel()) for name, one in state.named_parameters() if one.requires_grad and "." in name]
-    owners = [(name.rpartition(".")[0], count) for name, count in trained]
+    trained = [(name, one) for name, one in state.named_parameters() if one.requires_grad and "." in name]
+    owners = ((name.rpartition(".")[0], one.numel()) for name, one in trained)
     known = modules_by_size(owners, depth=1 if "" in state.models else 2)
     raise ModelError(
         f"local_updates.cut: {'several models have' if found else 'no model has'} a module {path!r}; there are {known},"

@@ -75,6 +75,11 @@ def three_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
+def format_pause(seconds: float) -> str:
+    """`41 ms` below a second, else `2.3 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
 def format_seconds(seconds: float) -> str:
     """What a step or a part of it takes, in three digits: `12.3 ms`, `1.59 s`."""
     return f"{1e3 * seconds:.3g} ms" if seconds < 0.9995 else f"{three_digits(seconds)} s"

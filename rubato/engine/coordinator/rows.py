@@ -11,6 +11,7 @@ from rubato.engine.coordinator.state import JobState
 from rubato.wire import worker as wire
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
+from rubato.wire.units import format_pause
 
 ACKNOWLEDGE_EVERY_S = 1.0
 MAX_SAVED_ROWS = 10_000
@@ -121,7 +122,7 @@ class RowBook:
         self._job.emit(
             EventKind.GENERATION_FORMED,
             f"generation {record.number} formed ({what}), {workers}, step {first}"
-            + ("" if paused is None else f", paused {describe_duration(paused)}"),
+            + ("" if paused is None else f", paused {format_pause(paused)}"),
             step=first,
             cause=record.cause,
             workers=record.world,
@@ -130,8 +131,3 @@ class RowBook:
             redone_microbatches=self._redone,
             members=[{"worker_id": one.worker_id, "rank": rank} for rank, one in enumerate(record.members)],
         )
-
-
-def describe_duration(seconds: float) -> str:
-    """`41 ms` below a second, else `2.3 s`."""
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

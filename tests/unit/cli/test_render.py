@@ -13,13 +13,12 @@ from rubato.cli.render import (
     describe_job,
     format_age,
     format_number,
-    format_pause,
     job_table,
     node_table,
     say_status,
 )
 from rubato.client import Job
-from rubato.wire.units import format_bytes, format_seconds, three_digits
+from rubato.wire.units import format_bytes, format_pause, format_seconds, three_digits
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
