@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { ApiError, patch } from "../live/api";
+import { ApiError, get, patch } from "../live/api";
 import { FormDialog } from "../parts/FormDialog";
 import { useSay } from "../parts/Toasts";
 import { patchOf, wishesOf } from "../state/change";
@@ -24,6 +24,7 @@ export function ChangeJob({ job, onJob }: ChangeJobProps) {
       onJob(await patch<Job>(`/jobs/${job.id}`, changes, etag));
     } catch (error) {
       if (!(error instanceof ApiError && error.code === "precondition_failed")) throw error;
+      onJob(await get<Job>(`/jobs/${job.id}`)); // before the stream tells it: what opens next shows it
       throw new Error(
         "Somebody changed the job meanwhile: close this, and open it again to see how it stands.",
       );
