@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers
+from benchmarks.kept import Kept
 from benchmarks.machine import machine, today, versions
 from benchmarks.processes import nothing_left_behind
 from benchmarks.strategies import DENSITY, PROFILE, Emulated, Seen, emulate, measure
@@ -49,7 +50,7 @@ def exchanges(workers: Sequence[int], links: Sequence[Emulated], rounds: int) ->
     for count in workers:
         for link in (None, *links):
             print(f"{count} workers, {_told(link)} ...", file=sys.stderr)
-            seen[count, link] = measure(count, link, rounds, EXCHANGES).seen
+            seen[count, link] = measure(count, link, rounds, EXCHANGES, Kept(None, {})).seen
     heads = ["exchange", *(f"{count} workers, {_told(link)}" for count, link in seen)]
     rows = []
     for name in map(name_of, EXCHANGES):

@@ -1,13 +1,15 @@
 """What each strategy's exchange takes on slow links, beside what the planner predicts; and the bytes it sends.
 
 python -m benchmarks.strategies [--workers 4] [--mbit 10,50,100] [--latency-ms 0,2,5] [--rounds 5] [--only ring,topk]
-    [--write]
+    [--json FILE] [--write]
 
 Four processes in network namespaces, with a token bucket at each port, and for latency a process that carries the
 packets (emulated: there are no such links here). The prediction is what the same exchange takes without a limit, with
 all that is computed in it, and what the planner says that the link adds. The cores here are too few for what four
 workers compute at once, so the messages are also measured alone: as many bytes, between the same ranks, in the same
-order, with nothing computed. Needs root, and `ip` and `tc` of iproute2.
+order, with nothing computed. Each strategy has connections of its own, as in a job of its own: what TCP finds out of a
+link by one would count for the next. `--json FILE` keeps each value as it is measured, what is probed too, and what it
+has already is not measured again. Needs root, and `ip` and `tc` of iproute2.
 
 Workers are on a machine each, but with `hierarchical_topk` two of them are, who share its port. What `threshold` sends
 depends on the gradients: here so much that it sends the most that it may.
@@ -21,13 +23,14 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
 from benchmarks.document import markdown_table, publish
 from benchmarks.flags import numbers, words
-from benchmarks.machine import machine, today, versions
+from benchmarks.kept import Kept, add_json_flag
+from benchmarks.machine import machine, processor, today, versions
 from rubato.planner.links import Link
 from rubato.planner.measured import link_of
 from rubato.planner.methods import Strategy, exchange_s
@@ -141,6 +144,10 @@ def probe(net: Network, workers: int) -> list[dict[str, float | None]]:
     return rows
 
 
+_PROBED = "probed"
+"""What a probe found of a link is kept by this name, beside the strategies."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """On links of one kind."""
@@ -151,16 +158,25 @@ class Measured:
     """By strategy."""
 
 
-def measure(workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy] = STRATEGIES) -> Measured:
-    """Each strategy on links of a kind; None: without a limit."""
-    found: dict[str, Seen] = {}
-    with emulate(workers, link) as net:
-        probed = probe(net, workers)
-        for machines in dict.fromkeys(machines_of(one, workers) for one in strategies):
-            specs = {name_of(one): spec_of(one) for one in strategies if machines_of(one, workers) == machines}
-            answers = exchange(net, workers, specs, SHAPES, rounds, machines=machines, timeout_s=3600.0)
-            found |= {name: _seen([answer[name] for answer in answers]) for name in specs}
-    return Measured(link_of(probed), found)
+def measure(
+    workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy], kept: Kept[Any]
+) -> Measured:
+    """Each strategy on links of a kind; None: without a limit. What is kept already is taken from there."""
+    here = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms" if link else "no limit"
+    missing = [one for one in strategies if kept.get(here, name_of(one)) is None]
+    if missing or kept.get(here, _PROBED) is None:
+        with emulate(workers, link) as net:
+            if kept.get(here, _PROBED) is None:
+                kept.put(here, _PROBED, probe(net, workers))
+            for machines in dict.fromkeys(machines_of(one, workers) for one in missing):
+                specs = {name_of(one): spec_of(one) for one in missing if machines_of(one, workers) == machines}
+                answers = exchange(net, workers, specs, SHAPES, rounds, machines=machines, timeout_s=3600.0)
+                for name in specs:
+                    kept.put(here, name, asdict(_seen([answer[name] for answer in answers])))
+    found = {name: kept.get(here, name) for name in map(name_of, strategies)}
+    return Measured(
+        link_of(kept.get(here, _PROBED) or []), {name: Seen(**seen) for name, seen in found.items() if seen}
+    )
 
 
 def _seen(answers: Sequence[dict[str, Any]]) -> Seen:
@@ -231,16 +247,19 @@ def main() -> int:
     parser.add_argument("--latency-ms", type=numbers, default=[0, 2, 5])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", type=words(NAMES), default=NAMES, help="these strategies: ring,topk")
+    add_json_flag(parser)
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     flags = parser.parse_args()
+    terms = {"workers": flags.workers, "rounds": flags.rounds, "machine": processor(), "cores": os.cpu_count()}
+    kept = Kept[Any](flags.json, terms)
     chosen = [one for one in STRATEGIES if name_of(one) in flags.only]
     load = os.getloadavg()[0]
     try:
-        free = measure(flags.workers, None, flags.rounds, chosen).seen
+        free = measure(flags.workers, None, flags.rounds, chosen, kept).seen
         limited = {}
         for link in (Emulated(mbit, latency_ms) for latency_ms in flags.latency_ms for mbit in flags.mbit):
             print(f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms ...", file=sys.stderr)
-            limited[link] = measure(flags.workers, link, flags.rounds, chosen)
+            limited[link] = measure(flags.workers, link, flags.rounds, chosen, kept)
     except NoNamespaces as error:
         print(f"strategies are NOT measured here: {error}", file=sys.stderr)
         return 1

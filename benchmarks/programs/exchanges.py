@@ -49,15 +49,22 @@ def main() -> None:
     host, port = address.rsplit(":", 1)
     stores = [dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False)] if rank == 0 else []
     members = tuple(Member(f"w{one}", f"{one}.1") for one in range(world))
-    record = GenerationRecord(1, 1, members, (0,) * world, address, Origin("fresh"), "start", 0)
-    here = request["hosts"][rank]
-    comm = form(record, rank, job_id="exchanges", host=here, device=CPU, is_revoked=lambda: False)
+    comms: list[Communicator] = []
+
+    def connect() -> Communicator:
+        """As a job's workers are: by connections that have carried nothing of another strategy's."""
+        record = GenerationRecord(1, len(comms) + 1, members, (0,) * world, address, Origin("fresh"), "start", 0)
+        here = request["hosts"][rank]
+        comms.append(form(record, rank, job_id="exchanges", host=here, device=CPU, is_revoked=lambda: False))
+        return comms[-1]
+
     layout = layout_of_shapes(request["shapes"])
     vector = vector_of(rank, layout)
+    comm = connect()
     answer: dict[str, Any] = {"": [probe(comm, comm.hosts) for _ in range(request["probes"])]}
     for name, data in request["aggregations"].items():
         spec = from_json(AggregationSpec, data, strict=True)
-        answer[name] = measure(comm, layout, vector, spec, request["rounds"], interface)
+        answer[name] = measure(connect(), layout, vector, spec, request["rounds"], interface)
     print(json.dumps(answer), flush=True)
     wait(comm)
     stores.clear()  # nobody asks any more

@@ -65,7 +65,7 @@ class Link:
     """By exchange, what was measured for a message of next to nothing, at `measured_workers`."""
     moved: dict[str, tuple[Moved, ...]] = field(default_factory=dict)
     """By exchange, vectors of some sizes, the smallest first. What lies between two takes what lies between theirs, and
-    more than the largest as much more as that took than the one before it."""
+    more than the largest as much more as that took than the one before it, but no less than its port needs."""
     measured_workers: int = 0
     """How many took part in these measurements; 0: there are none."""
 
@@ -87,7 +87,9 @@ class Link:
     def usual_share(self) -> float:
         """The part of B that is reached by what was not measured: the median of what was, with the largest vector."""
         largest = [measured[-1] for measured in self.moved.values()]
-        return median(one.port_bytes / (one.seconds * self.bytes_per_s) for one in largest) if largest else 1.0
+        return (
+            median(min(1.0, one.port_bytes / (one.seconds * self.bytes_per_s)) for one in largest) if largest else 1.0
+        )
 
     def moved_s(self, size: float, exchange: Exchange | None = None) -> float:
         """Seconds that so many bytes take through a port, in an exchange; None: in messages of another kind."""
@@ -97,6 +99,8 @@ class Link:
         ends = next((pair for pair in pairwise((_NONE, *measured)) if size <= pair[1].port_bytes), None)
         low, high = ends or (_NONE, *measured)[-2:]
         slope = (high.seconds - low.seconds) / (high.port_bytes - low.port_bytes)
+        if ends is None:
+            return high.seconds + (size - high.port_bytes) * max(slope, 1 / self.bytes_per_s)
         return low.seconds + (size - low.port_bytes) * slope
 
 
@@ -177,7 +181,9 @@ def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: 
     if link.measured_workers > 1 and exchange in link.start_s:
         measured = cost_of(exchange, link.measured_workers, 0.0, servers)
         start_s = link.start_s[exchange] * cost.messages / max(1, measured.messages)
-    return start_s + link.moved_s(cost.port_bytes, exchange) + cost.added_bytes * link.add_s_per_byte
+    # Where large messages start while others are on their way, they take less than what each was found to take alone.
+    moved_s = max(start_s + link.moved_s(cost.port_bytes, exchange), cost.port_bytes / link.bytes_per_s)
+    return moved_s + cost.added_bytes * link.add_s_per_byte
 
 
 def labels_s(workers: int, link: Link) -> float:

@@ -85,7 +85,7 @@ def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
     bytes_per_s = min(max(values["link_bytes_per_s"], MIN_BYTES_PER_S), MAX_BYTES_PER_S)
     workers = round(values["link_workers"])
     start_s = {one: values[_time(one, "small")] for one in get_args(Exchange) if _time(one, "small") in values}
-    moved = {one: _moved(one, workers, values, bytes_per_s) for one in start_s}
+    moved = {one: _moved(one, workers, values) for one in start_s}
     moved = {one: sizes for one, sizes in moved.items() if sizes}
     return Link(values["link_latency_s"], bytes_per_s, start_s=start_s, moved=moved, measured_workers=workers)
 
@@ -98,17 +98,15 @@ def _time(exchange: str, size: str) -> str:
     return f"link_{exchange}_{size}_s"
 
 
-def _moved(exchange: Exchange, workers: int, values: Mapping[str, float], bytes_per_s: float) -> tuple[Moved, ...]:
-    """Vectors of each size that was measured; none is taken to be faster than a port."""
+def _moved(exchange: Exchange, workers: int, values: Mapping[str, float]) -> tuple[Moved, ...]:
+    """Vectors of each size that was measured, but for those that took no longer than a smaller one."""
     found: list[Moved] = []
-    before, small_s = Moved(0.0, 0.0), values[_time(exchange, "small")]
-    for size in ("medium", "large"):
+    before_s, small_s = 0.0, values[_time(exchange, "small")]
+    for size in ("sixteenth", "quarter", "large"):
         size_bytes, took_s = values.get(f"link_{size}_bytes"), values.get(_time(exchange, size))
-        port_bytes = 0.0 if size_bytes is None else cost_of(exchange, workers, size_bytes).port_bytes
-        if took_s is None or port_bytes <= before.port_bytes:
-            continue
-        least_s = before.seconds + (port_bytes - before.port_bytes) / bytes_per_s
-        found.append(before := Moved(port_bytes, max(took_s - small_s, least_s)))
+        if size_bytes is not None and took_s is not None and took_s - small_s > before_s:
+            before_s = took_s - small_s
+            found.append(Moved(cost_of(exchange, workers, size_bytes).port_bytes, before_s))
     return tuple(found)
 
 

@@ -2,10 +2,11 @@
 
 1. A word between rank 0 and a worker on another machine, there and back: the latency.
 2. A message the same way, four times as large until it takes long enough to be told from a word: the bandwidth.
-3. Each exchange with next to nothing, with that message's size, and with a quarter of it: what it takes to start, and
-   how much longer the larger ones take. `rubato.planner.measured.link_of` reads this.
+3. Each exchange with next to nothing, with that message's size, and with a quarter and a sixteenth of it: what it takes
+   to start, and how much longer the larger ones take. `rubato.planner.measured.link_of` reads this.
 
-Times are those of rank 0. Source: the two parameters of Hockney 1994, doi:10.1016/S0167-8191(06)80021-9.
+Messages are timed by rank 0, exchanges by the rank that is at it for longest: a step waits for that one.
+Source: the two parameters of Hockney 1994, doi:10.1016/S0167-8191(06)80021-9.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ def probe(comm: Collectives, hosts: Sequence[int], tell: Callable[[], None] = la
         numel *= 4
         long_s = _there_and_back(comm, far, numel)
     size = numel * torch.float32.itemsize
-    sizes = {"small": SMALL, "medium": numel // 4, "large": numel}
+    sizes = {"small": SMALL, "sixteenth": numel // 16, "quarter": numel // 4, "large": numel}
     found = {
         "link_latency_s": latency_s,
         "link_bytes_per_s": size / max(long_s - 2 * latency_s, 1e-9),
         "link_workers": float(comm.world),
-        "link_medium_bytes": float(size // 4),
+        "link_sixteenth_bytes": float(size // 16),
+        "link_quarter_bytes": float(size // 4),
         "link_large_bytes": float(size),
     }
     calls: dict[str, Callable[[torch.Tensor], object]] = {
@@ -86,12 +88,13 @@ def _of_first(comm: Collectives, answer: bool) -> bool:
 
 
 def _time_of(comm: Collectives, call: Callable[[torch.Tensor], object], vector: torch.Tensor) -> float:
-    """From when all are here."""
+    """From when all are here, of the slowest."""
     all_gather(comm, vector[:1])
     began = time.perf_counter()
     call(vector)
     if vector.device.type == "cuda":
         torch.cuda.synchronize(vector.device)
-    took_s = time.perf_counter() - began
+    took_s = torch.tensor([time.perf_counter() - began], dtype=torch.float64, device=comm.device)
+    slowest_s = float(torch.stack(all_gather(comm, took_s)).max())
     comm.confirm()
-    return took_s
+    return slowest_s

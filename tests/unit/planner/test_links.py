@@ -85,7 +85,7 @@ def test_what_lies_between_sizes_that_were_measured_takes_what_lies_between_thei
     if len(below) < len(times):
         assert found <= times[len(below)] * (1 + 1e-9)
     else:
-        byte_s = steps[-1][1] / steps[-1][0]
+        byte_s = max(steps[-1][1] / steps[-1][0], 1 / link.bytes_per_s)
         assert found - times[-1] == pytest.approx((size - sizes[-1]) * byte_s, rel=1e-6, abs=1e-6)
 
 

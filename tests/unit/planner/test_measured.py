@@ -146,18 +146,32 @@ def test_a_link_is_what_a_job_has_measured() -> None:
     link = link_of([{"loss": 1.0}, ROW, {**ROW, "link_latency_s": 9.0}, {**ROW, "link_latency_s": 0.001}])
     assert (link.latency_s, link.bytes_per_s, link.measured_workers) == (0.002, 1e6, 4)
     assert link.start_s == {"ring": 0.03, "tree": 0.05}
-    assert link.moved == {"ring": (Moved(1.5e6, pytest.approx(2.0)),), "tree": (Moved(4e6, 4.0),)}
+    assert link.moved == {"ring": (Moved(1.5e6, pytest.approx(2.0)),)}
     assert time_of("ring", 4, 1e6, link) == pytest.approx(ROW["link_ring_large_s"])
+    assert time_of("tree", 4, 1e6, link) == pytest.approx(0.05 + 4 / 0.75), "one that took no time has the usual share"
 
 
 def test_a_smaller_vector_that_was_measured_too_takes_what_it_took() -> None:
-    """No vector is taken to be faster than a port, nor what it has more than a smaller one."""
-    medium = {"link_medium_bytes": 2.5e5, "link_ring_medium_s": 0.03 + 0.8, "link_tree_medium_s": 0.0}
-    link = link_of([{**ROW, **medium}])
+    """What one has more than the larger is told by both; one that took no longer than a smaller one tells nothing."""
+    quarter = {"link_quarter_bytes": 2.5e5, "link_ring_quarter_s": 0.03 + 0.8, "link_tree_quarter_s": 0.06}
+    sixteenth = {"link_sixteenth_bytes": 6.25e4, "link_ring_sixteenth_s": 0.03 + 0.2, "link_tree_sixteenth_s": 0.07}
+    link = link_of([{**ROW, **quarter, **sixteenth}])
+    assert time_of("ring", 4, 6.25e4, link) == pytest.approx(0.23)
     assert time_of("ring", 4, 2.5e5, link) == pytest.approx(0.83)
     assert time_of("ring", 4, 1e6, link) == pytest.approx(ROW["link_ring_large_s"])
     assert time_of("ring", 4, 2e6, link) == pytest.approx(0.03 + 2.0 + 1.2 * 4 / 3)
-    assert link.moved["tree"] == (Moved(1e6, 1.0), Moved(4e6, 4.0))
+    assert link.moved["tree"] == (Moved(2.5e5, pytest.approx(0.02)),)
+
+
+def test_a_start_that_large_vectors_do_not_wait_for_is_not_added_to_what_they_take() -> None:
+    """Ten in a row start while others are on their way; no vector is faster than its port."""
+    pipelined = {**ROW, "link_ring_small_s": 1.0, "link_ring_large_s": 1.7}
+    link = link_of([pipelined])
+    assert time_of("ring", 4, 1e6, link) == pytest.approx(1.7)
+    assert time_of("ring", 4, 8e5, link) == pytest.approx(1.0 + 0.7 * 0.8)
+    assert time_of("ring", 4, 2e6, link) == pytest.approx(1.7 + 1.5)
+    assert link.usual_share == 1.0
+    assert time_of("ring", 4, 1e6, link_of([{**pipelined, "link_ring_large_s": 1.2}])) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize("rows", [[], [{"loss": 1.0}], [{"link_latency_s": 1.0}]])

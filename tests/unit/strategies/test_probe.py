@@ -27,11 +27,14 @@ def test_what_is_measured_makes_a_link(world: int) -> None:
         found = on_ranks(world, lambda rank: probe.probe(group[rank], [0] * world))
     link = link_of([found[0]])
     assert link.measured_workers == world
-    assert link.start_s.keys() == link.moved.keys() == {*PATTERNS, "all_gather"}
+    assert link.start_s.keys() == {*PATTERNS, "all_gather"}
+    assert link.moved.keys() <= link.start_s.keys(), "on a loopback more may take no longer"
     assert link.start_s.keys() < set(get_args(Exchange))
     assert 0 < link.latency_s < 1
     assert link.bytes_per_s > 1e4
-    assert {len(sizes) for sizes in link.moved.values()} == {2}
+    sizes = ("small", "sixteenth", "quarter", "large")
+    for name in (f"link_{exchange}_{size}_s" for exchange in link.start_s for size in sizes):
+        assert 0 < found[0][name] == found[1][name], "that of the slowest"
     assert found[0]["link_large_bytes"] == found[1]["link_large_bytes"], "all measure with the same size"
 
 
