@@ -6,7 +6,8 @@ python -m benchmarks.parity [--seeds 5] [--recipes image-classifier,char-lm] [--
 Each recipe is trained by each strategy with each seed: as many updates of as many samples each, of the same epochs, at
 the same learning rate (a constant one, as schedulers step once a round where workers make several updates in it). A
 strategy is at parity where the mean of its measure is worse than that of whole gradients by less than MARGIN standard
-deviations (pooled over both): declared here, before anything is measured. How fast anything is, is not asked.
+deviations (pooled over both): declared here, before anything is measured. Where one is not, its parity is told by the
+updates after which whole gradients had come as far. How fast anything is, is not asked.
 
 The workers are on two machines, which are two addresses of this one, so that what is told between machines is. What is
 normalised over a batch is over a worker's own samples: 32 of an update, and where one worker leads those that the
@@ -24,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -42,11 +44,14 @@ MARGIN = 1.0
 WORKERS = 4
 UPDATES, UPDATE = 256, 128
 """Updates of a run, and samples of one: of all workers together, where they make theirs by themselves, too."""
+EVERY = 16
+"""Updates between two looks at how far whole gradients have come."""
 LOCAL_UPDATES = ROUND // UPDATE
 """Updates of a step where there are several in it."""
 START: dict[str, Any] = {"start_step": 20}
+WHOLE = "auto"
 STRATEGIES: dict[str, dict[str, Any]] = {
-    "auto": {},
+    WHOLE: {},
     "fp16": {"compression": {"method": "fp16"}},
     "bf16": {"compression": {"method": "bf16"}},
     "powersgd rank 4": {"compression": {"method": "powersgd", "rank": 4, **START}},
@@ -58,6 +63,11 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "onebit": {"compression": {"method": "onebit", **START}},
     "sketch 5 %": {"compression": {"method": "sketch", "density": 0.05, **START}},
     "sketched_sgd 5 %": {"compression": {"method": "sketched_sgd", "density": 0.05, **START}},
+    "powersgd rank 32": {"compression": {"method": "powersgd", "rank": 32, **START}},
+    "topk 50 %": {"compression": {"method": "topk", "density": 0.5, **START}},
+    "gtopk 50 %": {"compression": {"method": "gtopk", "density": 0.5, **START}},
+    "hierarchical_topk 50 %": {"compression": {"method": "hierarchical_topk", "density": 0.5, **START}},
+    "onebit, half whole": {"compression": {"method": "onebit", "start_step": UPDATES // 2}},
 }
 """By name, the `aggregation` of a spec."""
 SEPARATED = {"method": "layer_separation"}
@@ -73,8 +83,11 @@ LOCAL: dict[str, dict[str, Any]] = {
     "layer_separation bf16": {**SEPARATED, "cut_format": "bf16"},
     "layer_separation int8": {**SEPARATED, "cut_format": "int8"},
     "layer_separation front bf16": {**SEPARATED, "front_format": "bf16"},
+    "local_sgd, twice the rate": {"method": "local_sgd"},
 }
 """By name, the `local_updates` of a spec."""
+RATES = {"local_sgd, twice the rate": 2.0}
+"""By name, the learning rate, in those of whole gradients."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,8 @@ class Task:
     measure: str
     """Of its metrics, the last value."""
     is_better_high: bool
+    lr: float
+    """Of whole gradients, as the recipe has it."""
     cut: str
     """Where its layers are separated."""
 
@@ -93,13 +108,25 @@ class Task:
         """How much better a value is than another."""
         return value - other if self.is_better_high else other - value
 
+    def updates_to(self, value: float, curve: Mapping[int, float]) -> float:
+        """After how many updates whole gradients were as good, linear between two looks; all, if they never were.
+
+        Args:    curve: by updates, ascending, how good they were.
+        """
+        for (early, before), (late, after) in pairwise(curve.items()):
+            if self.better_by(value, after) <= 0:
+                share = self.better_by(value, before) / self.better_by(after, before) if after != before else 1.0
+                return early + (late - early) * min(1.0, max(0.0, share))
+        return list(curve)[-1]
+
 
 TASKS = {
-    "image-classifier": Task({"width": 16, "decay": 1.0}, "accuracy", is_better_high=True, cut="8"),
+    "image-classifier": Task({"width": 16, "decay": 1.0}, "accuracy", is_better_high=True, lr=0.002, cut="8"),
     "char-lm": Task(
         {"layers": 1, "warmup_steps": 1, "epochs": 4, "max_characters": 276_000},
         "val_loss",
         is_better_high=False,
+        lr=0.003,
         cut="blocks",
     ),
 }
@@ -110,7 +137,7 @@ def spec_of(name: str, task: Task) -> dict[str, Any]:
     is_local = name in LOCAL
     steps = UPDATES // LOCAL_UPDATES if is_local else UPDATES
     common = {
-        "config": {**task.config, "steps": steps, "evaluate_every": steps},
+        "config": {**task.config, "lr": task.lr * RATES.get(name, 1.0), "steps": steps, "evaluate_every": steps},
         "reproducible": False,
         "workers": {"initial": WORKERS, "min": WORKERS, "max": WORKERS},
         "batch": {"global_size": ROUND if is_local else UPDATE, "num_microbatches": WORKERS},
@@ -121,9 +148,12 @@ def spec_of(name: str, task: Task) -> dict[str, Any]:
     return {**common, "local_updates": {**LOCAL[name], **cut, "sync_every": LOCAL_UPDATES}}
 
 
-def train(forkserver: ForkServer, recipe: str, name: str, seed: int) -> float:
-    """The measure at the end of one run."""
+def train(forkserver: ForkServer, recipe: str, name: str, seed: int) -> dict[int, float]:
+    """By steps, the measure of one run; of whole gradients on their way, too, of all others at the end."""
     task = TASKS[recipe]
+    spec = spec_of(name, task)
+    if name == WHOLE:
+        spec["config"]["evaluate_every"] = EVERY
     with (
         tempfile.TemporaryDirectory() as home,
         LocalJob(
@@ -133,14 +163,13 @@ def train(forkserver: ForkServer, recipe: str, name: str, seed: int) -> float:
             patience_s=3600.0,
             entrypoint=f"parity.py:{recipe.replace('-', '_')}",
             seed=seed,
-            **spec_of(name, task),
+            **spec,
         ) as job,
     ):
         job.result()
-        told = job.rows()[-1]["values"]
-    assert told["machines"] == MACHINES, told
-    value: float = told[task.measure]
-    return value
+        rows = job.rows()
+    assert rows[-1]["values"]["machines"] == MACHINES, rows[-1]
+    return {row["step"]: row["values"][task.measure] for row in rows if task.measure in row["values"]}
 
 
 class Values:
@@ -157,9 +186,18 @@ class Values:
         """To look at or to read, not to change."""
         return self._kept.get(recipe, name) or []
 
-    def add(self, recipe: str, name: str, value: float) -> None:
-        """That of the next seed."""
-        self._kept.put(recipe, name, [*self.of(recipe, name), value])
+    def curve(self, recipe: str, seeds: int) -> dict[int, float]:
+        """By updates, how good whole gradients were at the mean of the first of these seeds."""
+        looks = range(EVERY, UPDATES + 1, EVERY)
+        return {look: statistics.fmean(self.of(f"{recipe}, {WHOLE}", str(look))[:seeds]) for look in looks}
+
+    def add(self, recipe: str, name: str, values: Mapping[int, float]) -> None:
+        """Those of the next seed, by steps."""
+        self._kept.put(recipe, name, [*self.of(recipe, name), list(values.values())[-1]])
+        if name == WHOLE:
+            group = f"{recipe}, {WHOLE}"
+            for step, value in values.items():
+                self._kept.put(group, str(step), [*self.of(group, str(step)), value])
 
     def missing(self, recipes: Sequence[str], names: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
         """What is still to be measured: recipe, strategy, seed."""
@@ -169,21 +207,25 @@ class Values:
                     yield recipe, name, seed
 
 
-def table(recipe: str, found: Mapping[str, Sequence[float]]) -> str:
-    """By strategy: mean, spread, and how much worse that is than whole gradients."""
+def table(recipe: str, found: Mapping[str, Sequence[float]], curve: Mapping[int, float]) -> str:
+    """By strategy: mean, spread, how much worse that is than whole gradients, and after how many updates they were so.
+
+    Args:    curve: as `Task.updates_to` takes it.
+    """
     task = TASKS[recipe]
     lines = [
         f"`{recipe}`, {task.measure.replace('_', ' ')} after {UPDATES} updates of {UPDATE} samples:",
         "",
-        "| strategy | mean | standard deviation | worse by, in standard deviations | parity |",
-        "|---|---|---|---|---|",
+        "| strategy | mean | standard deviation | worse by, in standard deviations | as whole gradients after | parity |",
+        "|---|---|---|---|---|---|",
     ]
-    whole = found["auto"]
+    whole = found[WHOLE]
     for name, values in found.items():
         spread = sqrt((statistics.variance(values) + statistics.variance(whole)) / 2)
         difference = task.better_by(statistics.fmean(whole), statistics.fmean(values))
         worse = difference / spread if spread else 0.0
-        cells = f"{statistics.fmean(values):.4f} | {statistics.stdev(values):.4f} | {worse:+.1f}"
+        after = task.updates_to(statistics.fmean(values), curve)
+        cells = f"{statistics.fmean(values):.4f} | {statistics.stdev(values):.4f} | {worse:+.1f} | {after:.0f} updates"
         lines.append(f"| {name} | {cells} | {'yes' if worse < MARGIN else 'no'} |")
     return "\n".join(lines)
 
@@ -210,7 +252,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     flags = parser().parse_args()
     load = os.getloadavg()[0]
-    names = list(dict.fromkeys(["auto", *flags.strategies]))
+    names = list(dict.fromkeys([WHOLE, *flags.strategies]))
     values = Values(flags.json)
     missing = list(values.missing(flags.recipes, names, flags.seeds))
     began = time.monotonic()
@@ -218,14 +260,16 @@ def main() -> None:
         environment = child_environment(os.environ, working_dir=PROGRAMS)
         with closing(ForkServer(PROGRAMS, environment)) as forkserver:
             for number, (recipe, name, seed) in enumerate(missing, 1):
-                values.add(recipe, name, value := train(forkserver, recipe, name, seed))
+                values.add(recipe, name, found := train(forkserver, recipe, name, seed))
                 left = (time.monotonic() - began) / number * (len(missing) - number)
                 run = f"{number} of {len(missing)}, {recipe}, {name}, seed {seed}"
+                value = list(found.values())[-1]
                 print(f"{run}: {value:.4f}; about {left / 60:.0f} min left", file=sys.stderr, flush=True)
     head = f"{today()}, {machine(load)}; {versions(['torch'])}. {WORKERS} workers on {MACHINES} emulated machines"
     parts = [f"{head}, {flags.seeds} seeds, a constant learning rate."]
     for recipe in flags.recipes:
-        parts.append(table(recipe, {name: values.of(recipe, name)[: flags.seeds] for name in names}))
+        found_of = {name: values.of(recipe, name)[: flags.seeds] for name in names}
+        parts.append(table(recipe, found_of, values.curve(recipe, flags.seeds)))
     publish("parity", "\n\n".join(parts), writes=flags.write)
 
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from benchmarks.parity import LOCAL, STRATEGIES, TASKS, UPDATE, UPDATES, WORKERS, Values, parser, spec_of, table
+from benchmarks.parity import (
+    EVERY,
+    LOCAL,
+    STRATEGIES,
+    TASKS,
+    UPDATE,
+    UPDATES,
+    WORKERS,
+    Values,
+    parser,
+    spec_of,
+    table,
+)
 from benchmarks.programs.parity import ROUND
 from rubato.data.order import BatchPlan, RoundPlan
 from rubato.recipes import char_lm, image_classifier
 from rubato.wire.spec import parse_spec
+
+LOOKS = range(EVERY, UPDATES + 1, EVERY)
 
 
 def samples_of(recipe: str) -> int:
@@ -57,12 +74,14 @@ def test_of_one_seed_there_is_no_deviation(capsys: pytest.CaptureFixture[str]) -
 def test_what_was_kept_is_not_measured_again(tmp_path: Path) -> None:
     file = tmp_path / "values.json"
     values = Values(file)
-    values.add("char-lm", "auto", 2.5)
+    values.add("char-lm", "auto", {look: 2.5 + UPDATES - look for look in LOOKS})
     again = Values(file)
     assert again.of("char-lm", "auto") == [2.5]
+    assert again.curve("char-lm", 2) == {look: 2.5 + UPDATES - look for look in LOOKS}
+    again.add("char-lm", "fp16", {32: 3.5})
+    assert again.of("char-lm", "fp16") == [3.5]
     assert list(again.missing(["char-lm"], ["auto", "fp16"], 2)) == [
         ("char-lm", "auto", 1),
-        ("char-lm", "fp16", 0),
         ("char-lm", "fp16", 1),
     ]
     file.write_text(file.read_text().replace(f'"updates": {UPDATES}', '"updates": 1'))
@@ -70,8 +89,30 @@ def test_what_was_kept_is_not_measured_again(tmp_path: Path) -> None:
         Values(file)
 
 
-def test_who_is_worse_by_a_deviation_is_not_at_parity() -> None:
-    told = table("char-lm", {"auto": [2.0, 2.2], "near": [2.1, 2.2], "far": [2.3, 2.5]})
-    assert [line.split(" | ")[-1] for line in told.splitlines()[4:]] == ["yes |", "yes |", "no |"]
-    told = table("image-classifier", {"auto": [0.9, 0.92], "far": [0.8, 0.82]})
-    assert [line.split(" | ")[-1] for line in told.splitlines()[4:]] == ["yes |", "no |"]
+def test_who_is_worse_by_a_deviation_is_not_at_parity_but_as_far_as_whole_gradients_were_before() -> None:
+    curve = {16: 4.1, 32: 2.5, 48: 2.1}
+    told = table("char-lm", {"auto": [2.0, 2.2], "near": [2.1, 2.2], "far": [2.3, 2.5]}, curve)
+    ends = [line.split(" | ")[-2:] for line in told.splitlines()[4:]]
+    assert ends == [["48 updates", "yes |"], ["46 updates", "yes |"], ["36 updates", "no |"]]
+    told = table("image-classifier", {"auto": [0.9, 0.92], "far": [0.8, 0.82]}, {16: 0.71, 32: 0.91})
+    assert [line.split(" | ")[-2:] for line in told.splitlines()[4:]] == [
+        ["32 updates", "yes |"],
+        ["24 updates", "no |"],
+    ]
+
+
+@given(
+    st.sampled_from(sorted(TASKS)),
+    st.lists(st.floats(0.01, 1.0), min_size=len(LOOKS), max_size=len(LOOKS)),
+    st.floats(EVERY, UPDATES),
+)
+def test_what_lies_on_the_curve_is_found_where_it_lies(recipe: str, steps: list[float], updates: float) -> None:
+    task = TASKS[recipe]
+    sign = 1.0 if task.is_better_high else -1.0
+    curve = dict(zip(LOOKS, (sign * one for one in accumulate(steps)), strict=True))
+    early = min(int(updates // EVERY) * EVERY, UPDATES - EVERY)
+    share = (updates - early) / EVERY
+    value = (1 - share) * curve[early] + share * curve[early + EVERY]
+    assert task.updates_to(value, curve) == pytest.approx(updates, rel=1e-6)
+    assert task.updates_to(curve[UPDATES] + sign, curve) == UPDATES, "better than all of it"
+    assert task.updates_to(curve[EVERY] - sign, curve) == EVERY, "worse than all of it"
