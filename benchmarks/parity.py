@@ -216,7 +216,7 @@ def table(recipe: str, found: Mapping[str, Sequence[float]], curve: Mapping[int,
     lines = [
         f"`{recipe}`, {task.measure.replace('_', ' ')} after {UPDATES} updates of {UPDATE} samples:",
         "",
-        "| strategy | mean | standard deviation | worse by, in standard deviations | as whole gradients after | parity |",
+        "| strategy | mean | standard deviation | worse by, standard deviations | as whole gradients after | parity |",
         "|---|---|---|---|---|---|",
     ]
     whole = found[WHOLE]
