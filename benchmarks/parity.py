@@ -109,15 +109,17 @@ class Task:
         return value - other if self.is_better_high else other - value
 
     def updates_to(self, value: float, curve: Mapping[int, float]) -> float:
-        """After how many updates whole gradients were as good, linear between two looks; all, if they never were.
+        """After how many updates whole gradients were as good, linear between two looks: from the first look to all.
 
         Args:    curve: by updates, ascending, how good they were.
         """
-        for (early, before), (late, after) in pairwise(curve.items()):
+        looks = list(curve.items())
+        if self.better_by(value, looks[0][1]) <= 0:
+            return looks[0][0]
+        for (early, before), (late, after) in pairwise(looks):
             if self.better_by(value, after) <= 0:
-                share = self.better_by(value, before) / self.better_by(after, before) if after != before else 1.0
-                return early + (late - early) * min(1.0, max(0.0, share))
-        return list(curve)[-1]
+                return early + (late - early) * self.better_by(value, before) / self.better_by(after, before)
+        return looks[-1][0]
 
 
 TASKS = {

@@ -240,6 +240,13 @@ def _table(
     return markdown_table(heads, rows)
 
 
+def terms(workers: int, rounds: int) -> dict[str, Any]:
+    """What values depend on that are kept."""
+    of_machine = {"machine": processor(), "cores": os.cpu_count(), "versions": versions(["torch"])}
+    of_vectors = {"parameters": PROFILE.parameters, "density": DENSITY, "rank": RANK, "probes": PROBES}
+    return {"workers": workers, "rounds": rounds, **of_machine, **of_vectors}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Exchanges of strategies on slow links, measured and predicted.")
     parser.add_argument("--workers", type=int, default=4)
@@ -250,8 +257,7 @@ def main() -> int:
     add_json_flag(parser)
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     flags = parser.parse_args()
-    terms = {"workers": flags.workers, "rounds": flags.rounds, "machine": processor(), "cores": os.cpu_count()}
-    kept = Kept[Any](flags.json, terms)
+    kept = Kept[Any](flags.json, terms(flags.workers, flags.rounds))
     chosen = [one for one in STRATEGIES if name_of(one) in flags.only]
     load = os.getloadavg()[0]
     try:

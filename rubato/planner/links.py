@@ -43,7 +43,7 @@ Exchange = Literal[Pattern, "all_gather", "to_first", "from_first"]
 
 @dataclass(frozen=True)
 class Moved:
-    """What an exchange of a large vector took."""
+    """What an exchange of a vector took."""
 
     port_bytes: float
     """Through the busiest port, one after the other."""
@@ -65,7 +65,7 @@ class Link:
     """By exchange, what was measured for a message of next to nothing, at `measured_workers`."""
     moved: dict[str, tuple[Moved, ...]] = field(default_factory=dict)
     """By exchange, vectors of some sizes, the smallest first. What lies between two takes what lies between theirs, and
-    more than the largest as much more as that took than the one before it, but no less than its port needs."""
+    more than the largest as much more as that took than the one before it, or as the port needs for it."""
     measured_workers: int = 0
     """How many took part in these measurements; 0: there are none."""
 
@@ -181,7 +181,7 @@ def time_of(exchange: Exchange, workers: int, size: float, link: Link, servers: 
     if link.measured_workers > 1 and exchange in link.start_s:
         measured = cost_of(exchange, link.measured_workers, 0.0, servers)
         start_s = link.start_s[exchange] * cost.messages / max(1, measured.messages)
-    # Where large messages start while others are on their way, they take less than what each was found to take alone.
+    # Starts that hide behind other messages make what comes behind them look shorter: no exchange beats its port.
     moved_s = max(start_s + link.moved_s(cost.port_bytes, exchange), cost.port_bytes / link.bytes_per_s)
     return moved_s + cost.added_bytes * link.add_s_per_byte
 

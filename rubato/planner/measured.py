@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import get_args
 
 from rubato.errors import UserError
@@ -99,14 +100,17 @@ def _time(exchange: str, size: str) -> str:
 
 
 def _moved(exchange: Exchange, workers: int, values: Mapping[str, float]) -> tuple[Moved, ...]:
-    """Vectors of each size that was measured, but for those that took no longer than a smaller one."""
+    """Vectors of each size that was measured, but for those that took no less than a larger one."""
     found: list[Moved] = []
-    before_s, small_s = 0.0, values[_time(exchange, "small")]
-    for size in ("sixteenth", "quarter", "large"):
-        size_bytes, took_s = values.get(f"link_{size}_bytes"), values.get(_time(exchange, size))
-        if size_bytes is not None and took_s is not None and took_s - small_s > before_s:
-            before_s = took_s - small_s
-            found.append(Moved(cost_of(exchange, workers, size_bytes).port_bytes, before_s))
+    port_bytes, took_s = inf, inf
+    for size in ("large", "quarter", "sixteenth"):
+        size_bytes, seconds = values.get(f"link_{size}_bytes"), values.get(_time(exchange, size))
+        if size_bytes is None or seconds is None:
+            continue
+        moved = Moved(cost_of(exchange, workers, size_bytes).port_bytes, seconds - values[_time(exchange, "small")])
+        if 0 < moved.port_bytes < port_bytes and 0 < moved.seconds < took_s:
+            port_bytes, took_s = moved.port_bytes, moved.seconds
+            found.insert(0, moved)
     return tuple(found)
 
 

@@ -116,3 +116,12 @@ def test_what_lies_on_the_curve_is_found_where_it_lies(recipe: str, steps: list[
     assert task.updates_to(value, curve) == pytest.approx(updates, rel=1e-6)
     assert task.updates_to(curve[UPDATES] + sign, curve) == UPDATES, "better than all of it"
     assert task.updates_to(curve[EVERY] - sign, curve) == EVERY, "worse than all of it"
+
+
+@pytest.mark.parametrize(("value", "updates"), [(0.3, 16), (0.5, 16), (0.65, 40), (0.7, 48), (0.95, 80)])
+def test_of_a_curve_that_falls_the_first_place_counts(value: float, updates: float) -> None:
+    curve = {16: 0.5, 32: 0.6, 48: 0.7, 64: 0.4, 80: 0.9}
+    assert TASKS["image-classifier"].updates_to(value, curve) == pytest.approx(updates)
+    falling = {16: 0.5, 32: 0.4, 48: 0.9}
+    assert TASKS["image-classifier"].updates_to(0.3, falling) == 16
+    assert TASKS["image-classifier"].updates_to(0.7, falling) == pytest.approx(32 + 16 * 0.3 / 0.5)

@@ -152,15 +152,18 @@ def test_a_link_is_what_a_job_has_measured() -> None:
 
 
 def test_a_smaller_vector_that_was_measured_too_takes_what_it_took() -> None:
-    """What one has more than the larger is told by both; one that took no longer than a smaller one tells nothing."""
-    quarter = {"link_quarter_bytes": 2.5e5, "link_ring_quarter_s": 0.03 + 0.8, "link_tree_quarter_s": 0.06}
-    sixteenth = {"link_sixteenth_bytes": 6.25e4, "link_ring_sixteenth_s": 0.03 + 0.2, "link_tree_sixteenth_s": 0.07}
-    link = link_of([{**ROW, **quarter, **sixteenth}])
+    """What one has more than the larger is told by both; one that took no less than a larger one tells nothing."""
+    quarter = {"link_quarter_bytes": 2.5e5, "link_ring_quarter_s": 0.03 + 0.8, "link_tree_quarter_s": 0.9}
+    sixteenth = {"link_sixteenth_bytes": 6.25e4, "link_ring_sixteenth_s": 0.03 + 0.2, "link_tree_sixteenth_s": 1.0}
+    link = link_of([{**ROW, **quarter, **sixteenth, "link_tree_large_s": 4.05}])
     assert time_of("ring", 4, 6.25e4, link) == pytest.approx(0.23)
     assert time_of("ring", 4, 2.5e5, link) == pytest.approx(0.83)
     assert time_of("ring", 4, 1e6, link) == pytest.approx(ROW["link_ring_large_s"])
     assert time_of("ring", 4, 2e6, link) == pytest.approx(0.03 + 2.0 + 1.2 * 4 / 3)
-    assert link.moved["tree"] == (Moved(2.5e5, pytest.approx(0.02)),)
+    assert link.moved["tree"] == (Moved(1e6, pytest.approx(0.85)), Moved(4e6, pytest.approx(4.0)))
+    late = link_of([{**ROW, **quarter, **sixteenth, "link_ring_sixteenth_s": 9.0}])
+    assert time_of("ring", 4, 1e6, late) == pytest.approx(ROW["link_ring_large_s"]), "whatever delayed a smaller one"
+    assert time_of("ring", 4, 6.25e4, late) == pytest.approx(0.03 + 0.8 / 4)
 
 
 def test_a_start_that_large_vectors_do_not_wait_for_is_not_added_to_what_they_take() -> None:

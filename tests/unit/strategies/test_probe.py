@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import get_args
 
 import pytest
+import torch
 from groups import fake_group, gloo_group, on_ranks
 
 from rubato.engine.comm import Message
@@ -28,14 +30,28 @@ def test_what_is_measured_makes_a_link(world: int) -> None:
     link = link_of([found[0]])
     assert link.measured_workers == world
     assert link.start_s.keys() == {*PATTERNS, "all_gather"}
-    assert link.moved.keys() <= link.start_s.keys(), "on a loopback more may take no longer"
     assert link.start_s.keys() < set(get_args(Exchange))
     assert 0 < link.latency_s < 1
     assert link.bytes_per_s > 1e4
     sizes = ("small", "sixteenth", "quarter", "large")
     for name in (f"link_{exchange}_{size}_s" for exchange in link.start_s for size in sizes):
-        assert 0 < found[0][name] == found[1][name], "that of the slowest"
+        assert 0 < found[0][name] == found[1][name], "all tell the same time"
     assert found[0]["link_large_bytes"] == found[1]["link_large_bytes"], "all measure with the same size"
+
+
+def test_vectors_of_three_sizes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_time_of", lambda comm, call, vector: 1e-6 * vector.numel())
+    with gloo_group(2) as group:
+        found = on_ranks(2, lambda rank: probe.probe(group[rank], [0, 0]))[0]
+    assert found["link_large_bytes"] == 4 * found["link_quarter_bytes"] == 16 * found["link_sixteenth_bytes"]
+    assert {len(sizes) for sizes in link_of([found]).moved.values()} == {3}
+
+
+def test_an_exchange_took_as_long_as_for_the_slowest() -> None:
+    with gloo_group(3) as group:
+        times = on_ranks(3, lambda rank: probe._time_of(group[rank], lambda _: time.sleep(0.05 * rank), torch.ones(1)))
+    assert len(set(times)) == 1
+    assert times[0] >= 0.1
 
 
 @pytest.mark.parametrize(("hosts", "far"), [([1, 1, 1], 1), ([1, 1, 2], 2), ([1, 2, 2], 1)])
