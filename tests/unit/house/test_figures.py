@@ -310,12 +310,10 @@ def test_what_is_said_of_predictions_is_what_was_measured() -> None:
 
 
 def test_what_is_said_to_be_slower_is_slower() -> None:
-    assert (
-        "at 10 to 100 Mb/s, but for `sketch` and `sketched_sgd` from 50 Mb/s on, and `fp16` at 100 Mb/s with 5 ms"
-    ) in STRATEGIES
+    assert "at 10 to 100 Mb/s, but for `sketch` and `sketched_sgd` from 50 Mb/s on; from which" in STRATEGIES
     slower = {(one, *link) for one in COMPRESSED for link in LINKS if STEPS.ms(one, *link) > STEPS.ms("auto", *link)}
     sketches = {(one, *link) for one in ("sketch", "sketched_sgd") for link in LINKS if link[0] >= 50}
-    assert slower == sketches | {("fp16", 100, 5)}
+    assert slower == sketches
     assert "at 50 Mb/s `sketch` and `sketched_sgd` compute for longer than they save" in STRATEGIES
     assert min(EXCHANGES.ms(one, 50) for one in ("sketch", "sketched_sgd")) > EXCHANGES.ms("auto", 50)
 
