@@ -38,6 +38,7 @@ from benchmarks.processes import PROGRAMS, nothing_left_behind
 from benchmarks.programs.parity import MACHINES, ROUND
 from rubato.launch.environment import child_environment
 from rubato.launch.forkserver import ForkServer
+from rubato.recipes import char_lm, image_classifier
 from rubato.testing import LocalJob
 
 MARGIN = 1.0
@@ -45,7 +46,8 @@ WORKERS = 4
 UPDATES, UPDATE = 256, 128
 """Updates of a run, and samples of one: of all workers together, where they make theirs by themselves, too."""
 EVERY = 16
-"""Updates between two looks at how far whole gradients have come."""
+LOOKS = range(EVERY, UPDATES + 1, EVERY)
+"""Updates after which it is looked how far whole gradients have come."""
 LOCAL_UPDATES = ROUND // UPDATE
 """Updates of a step where there are several in it."""
 START: dict[str, Any] = {"start_step": 20}
@@ -123,12 +125,14 @@ class Task:
 
 
 TASKS = {
-    "image-classifier": Task({"width": 16, "decay": 1.0}, "accuracy", is_better_high=True, lr=0.002, cut="8"),
+    "image-classifier": Task(
+        {"width": 16, "decay": 1.0}, "accuracy", is_better_high=True, lr=image_classifier.Config.lr, cut="8"
+    ),
     "char-lm": Task(
         {"layers": 1, "warmup_steps": 1, "epochs": 4, "max_characters": 276_000},
         "val_loss",
         is_better_high=False,
-        lr=0.003,
+        lr=char_lm.Config.lr,
         cut="blocks",
     ),
 }
@@ -190,8 +194,7 @@ class Values:
 
     def curve(self, recipe: str, seeds: int) -> dict[int, float]:
         """By updates, how good whole gradients were at the mean of the first of these seeds."""
-        looks = range(EVERY, UPDATES + 1, EVERY)
-        return {look: statistics.fmean(self.of(f"{recipe}, {WHOLE}", str(look))[:seeds]) for look in looks}
+        return {look: statistics.fmean(self.of(f"{recipe}, {WHOLE}", str(look))[:seeds]) for look in LOOKS}
 
     def add(self, recipe: str, name: str, values: Mapping[int, float]) -> None:
         """Those of the next seed, by steps."""
@@ -262,10 +265,10 @@ def main() -> None:
         environment = child_environment(os.environ, working_dir=PROGRAMS)
         with closing(ForkServer(PROGRAMS, environment)) as forkserver:
             for number, (recipe, name, seed) in enumerate(missing, 1):
-                values.add(recipe, name, found := train(forkserver, recipe, name, seed))
+                values.add(recipe, name, train(forkserver, recipe, name, seed))
                 left = (time.monotonic() - began) / number * (len(missing) - number)
                 run = f"{number} of {len(missing)}, {recipe}, {name}, seed {seed}"
-                value = list(found.values())[-1]
+                value = values.of(recipe, name)[-1]
                 print(f"{run}: {value:.4f}; about {left / 60:.0f} min left", file=sys.stderr, flush=True)
     head = f"{today()}, {machine(load)}; {versions(['torch'])}. {WORKERS} workers on {MACHINES} emulated machines"
     parts = [f"{head}, {flags.seeds} seeds, a constant learning rate."]

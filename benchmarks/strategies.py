@@ -85,6 +85,11 @@ class Emulated:
     """One way."""
 
     @property
+    def place(self) -> str:
+        """What is measured on it is kept by this name."""
+        return f"{self.mbit:g} Mb/s, {self.latency_ms:g} ms"
+
+    @property
     def as_planned(self) -> Link:
         """As the planner has it."""
         return Link(self.latency_ms / 1e3, self.mbit * 1e6 / 8)
@@ -162,7 +167,7 @@ def measure(
     workers: int, link: Emulated | None, rounds: int, strategies: Sequence[Strategy], kept: Kept[Any]
 ) -> Measured:
     """Each strategy on links of a kind; None: without a limit. What is kept already is taken from there."""
-    here = f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms" if link else "no limit"
+    here = link.place if link else "no limit"
     missing = [one for one in strategies if kept.get(here, name_of(one)) is None]
     if missing or kept.get(here, _PROBED) is None:
         with emulate(workers, link) as net:

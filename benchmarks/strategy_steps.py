@@ -204,7 +204,7 @@ def _table(
         if measures:
             measure(profile, workers, link, found, kept, ways)
         for strategy in ways:
-            told, seconds = predicted_s(profile, workers, found, strategy), kept.get(_place(link), label(strategy))
+            told, seconds = predicted_s(profile, workers, found, strategy), kept.get(link.place, label(strategy))
             if seconds is not None:
                 ratios.append(seconds / told)
             here = "not measured" if seconds is None else f"{1e3 * seconds:.0f}"
@@ -212,18 +212,13 @@ def _table(
     return markdown_table(heads, ([f"`{name}`", *row] for name, row in cells.items()))
 
 
-def _place(link: Emulated) -> str:
-    """As it is kept."""
-    return f"{link.mbit:g} Mb/s, {link.latency_ms:g} ms"
-
-
 def link_kept(workers: int, link: Emulated, kept: Kept[Any], *, measures: bool) -> Link:
     """As a probe finds it, once; where nothing more is measured and it was not probed, as it is limited."""
-    rows = kept.get(_place(link), _LINKS)
+    rows = kept.get(link.place, _LINKS)
     if rows is None and measures:
         with emulate(workers, link) as net:
             rows = probe(net, workers)
-        kept.put(_place(link), _LINKS, rows)
+        kept.put(link.place, _LINKS, rows)
     return link.as_planned if rows is None else link_of(rows)
 
 
@@ -234,7 +229,7 @@ def measure(
 
     Args:    planned: the link, as the planner has it.
     """
-    place = _place(link)
+    place = link.place
     with ExitStack() as stack:
         net: Network | None = None
         for strategy in ways:

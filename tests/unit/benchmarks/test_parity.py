@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.parity import (
     EVERY,
     LOCAL,
+    LOOKS,
     STRATEGIES,
     TASKS,
     UPDATE,
@@ -26,8 +27,6 @@ from benchmarks.programs.parity import ROUND
 from rubato.data.order import BatchPlan, RoundPlan
 from rubato.recipes import char_lm, image_classifier
 from rubato.wire.spec import parse_spec
-
-LOOKS = range(EVERY, UPDATES + 1, EVERY)
 
 
 def samples_of(recipe: str) -> int:

@@ -97,10 +97,10 @@ def below(recipe: str, name: str) -> str:
     return f"{abs(worse):.1f} {'below' if worse >= 0 else 'better'}"
 
 
-def as_whole_after(*names: str) -> str:
+def as_whole_after(name: str) -> str:
     """In how many updates whole gradients had come as far, in both recipes."""
-    found = {recipe: {first: cells[3].split()[0] for first, *cells in rows(LEARNED[recipe])} for recipe in TASKS}
-    return ", ".join(" and ".join(found[recipe][one] for recipe in TASKS) for one in names)
+    found = (next(cells[3] for first, *cells in rows(LEARNED[recipe]) if first == name) for recipe in TASKS)
+    return " and ".join(cell.split()[0] for cell in found)
 
 
 def not_at_parity(recipe: str) -> list[str]:
