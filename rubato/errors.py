@@ -4,6 +4,7 @@ RubatoError
 |- UserError                 something the user can mend; the message says how
 |  |- SpecError              a job spec that does not hold; carries every finding, not only the first
 |  |- ModelError             the training program breaks a rule of the engine (a layer, an optimizer, a loop)
+|  |  |- SpecMismatch        what the spec asks for does not go with this program; the message names the field
 |  |  `- NonFiniteGradient   a gradient is inf or nan, and the job is to fail then
 |  |- EntrypointError        the file, module or function named by the spec cannot be loaded
 |  |- PackageError           a working folder that cannot be packed or unpacked safely
@@ -90,6 +91,10 @@ class ModelError(UserError):
 
 class NotOnAllWorkers(ModelError):
     """Some workers are in an exchange, and others in another one."""
+
+
+class SpecMismatch(ModelError):
+    """What the spec asks for does not go with this program; the message names the field."""
 
 
 class NonFiniteGradient(ModelError):

@@ -44,7 +44,7 @@ from rubato.engine.unregistered import unregistered
 from rubato.engine.upcoming import upcoming
 from rubato.engine.updates import Weights, refuse_within
 from rubato.engine.warmup import warm_up
-from rubato.errors import GenerationLost, ModelError
+from rubato.errors import GenerationLost, ModelError, SpecMismatch
 from rubato.strategies.probe import probe
 from rubato.wire.cluster import MetricRow
 from rubato.wire.events import EventKind
@@ -291,7 +291,7 @@ class Run:
             rounds = RoundPlan(len(dataset), size, count, spec.seed, local.sync_every)
             return MapSource(dataset, collate, rounds.pieces), rounds
         if local.is_on:
-            raise ModelError("a microbatch of a stream is read in one piece; leave local_updates out")
+            raise SpecMismatch("a microbatch of a stream is read in one piece; leave local_updates out")
         plan = StreamPlan.of(spec.batch.global_size, count, spec.seed)
         stream = StreamSource(dataset, collate, plan, self._session.tell)
         self._registered["rubato.stream"] = stream

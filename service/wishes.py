@@ -14,6 +14,7 @@ from rubato.errors import Finding
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
 from rubato.wire.status import FINAL, Status
+from rubato.wire.units import plural
 from service.context import Context
 from service.errors import ErrorKind, ServiceError
 from service.events import append_event
@@ -58,7 +59,9 @@ async def scale(context: Context, reference: str, workers: int, *, asked: Asked)
         job.desired_workers = workers
         job.wished_at = now
         note = await restart_note(session, job) if job.status in WITH_CONTROLLER else None
-        message = " ".join(filter(None, (f"{asked.actor} asked for {workers} workers instead of {before}.", note)))
+        message = " ".join(
+            filter(None, (f"{asked.actor} asked for {plural(workers, 'worker')} instead of {before}.", note))
+        )
         job.message = note or job.message
         data = {"from": before, "to": workers, "by": asked.actor}
         await record_wish(session, job, EventKind.SCALE_REQUESTED, message, data, actor=asked.actor, now=now)

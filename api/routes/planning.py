@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -79,8 +79,13 @@ async def make_plan(request: Request, context: Parts, caller: Caller) -> Any:
 def _check_fields(given: Iterable[str]) -> None:
     unknown = [Finding(name, unknown_field(name, _FIELDS)) for name in given if name not in _FIELDS]
     if unknown:
-        told = "; ".join(map(str, unknown))
-        raise ServiceError(ErrorKind.INVALID_REQUEST, f"The question is not valid: {told}", findings=unknown)
+        raise _invalid(unknown)
+
+
+def _invalid(findings: Sequence[Finding]) -> ServiceError:
+    """The refusal of what is asked beside the spec."""
+    told = "; ".join(map(str, findings))
+    return ServiceError(ErrorKind.INVALID_REQUEST, f"The question is not valid: {told}", findings=findings)
 
 
 def _noise_of(body: dict[str, Any]) -> float | None:
@@ -88,11 +93,11 @@ def _noise_of(body: dict[str, Any]) -> float | None:
     if noise_scale is None:
         return None
     if not isinstance(noise_scale, (int, float)) or isinstance(noise_scale, bool):
-        raise invalid_spec(SpecError([Finding("noise_scale", "must be a number of samples")]))
+        raise _invalid([Finding("noise_scale", "must be a number of samples")])
     try:
         check_noise(noise_scale)
     except SpecError as error:
-        raise invalid_spec(error) from None
+        raise _invalid(error.findings) from None
     return float(noise_scale)
 
 
@@ -101,17 +106,17 @@ def _part(kind: type[T], body: dict[str, Any], name: str) -> T:
         return from_json(kind, body[name], strict=True)
     except SpecError as error:
         found = [replace(one, path=f"{name}.{one.path}" if one.path else name) for one in error.findings]
-        raise invalid_spec(SpecError(found)) from None
+        raise _invalid(found) from None
 
 
 async def _measured(context: Context, caller: Principal, reference: Any) -> Link:
     """The links that a job has measured, as far as the caller may know of it."""
     if not isinstance(reference, str):
-        raise invalid_spec(SpecError([Finding("links_of", "must be the id or the name of a job")]))
+        raise _invalid([Finding("links_of", "must be the id or the name of a job")])
     async with context.database.read() as session:
         job = await jobs.find_visible(session, reference, caller)
         rows = [finite(row.values) for row in await newest_metrics(session, job.id, MOST_ROWS)]
     try:
         return link_of(rows)
     except UserError as error:
-        raise invalid_spec(SpecError([Finding("links_of", str(error))])) from None
+        raise _invalid([Finding("links_of", str(error))]) from None

@@ -13,9 +13,9 @@ import typer
 
 from rubato.cli.options import JsonOption
 from rubato.cli.output import note, put, put_json
-from rubato.cli.render import plural
 from rubato.errors import KeeperError
 from rubato.home import Home
+from rubato.wire.units import plural
 
 
 def backup(

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rubato.cli.local_runs import bytes_of
-from rubato.cli.render import plural
 from rubato.errors import ApiError, RubatoError, ServiceUnreachable, UserError
 from rubato.home import Home, find_token, find_url, is_loopback, is_url_named
 from rubato.wire.storage import parse_storage
+from rubato.wire.units import plural
 
 if TYPE_CHECKING:
     from rubato.client import Client

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rubato.cli.options import JobArgument, JsonOption, UrlOption, connect
 from rubato.cli.output import put, put_json, stdout_console
-from rubato.cli.render import describe_failure, format_age, plural, say_status
+from rubato.cli.render import describe_failure, format_age, say_status
 from rubato.errors import SpecError
 from rubato.planner.taxonomy import cell_of
 from rubato.wire.batch import ROOMY
 from rubato.wire.spec import JobSpec, parse_spec
 from rubato.wire.status import FINAL, Status
-from rubato.wire.units import format_pause
+from rubato.wire.units import format_pause, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -110,7 +110,9 @@ def describe_batch(spec: dict[str, Any] | None, workers: int) -> list[str]:
         if parsed.local_updates.is_asynchronous:
             return [f"{share}, which one worker makes as gradients come from the others"]
         if parsed.local_updates.is_served:
-            return [f"{share}, which one worker makes, each when the gradients of the others are there"]
+            backups = parsed.local_updates.backups
+            late = f", but for the slowest {backups}" if backups else ""
+            return [f"{share}, which one worker makes, each when the gradients of the others are there{late}"]
         keepers = parsed.local_updates.keepers
         keep = "one worker computes" if keepers == 1 else f"{keepers} workers compute"
         return [f"{share}, of which {keep} {parsed.local_updates.cut}, the others all before it"]

@@ -19,13 +19,13 @@ from rubato.cli.render import (
     describe_generation,
     format_number,
     format_workers,
-    plural,
     say_status,
 )
 from rubato.errors import ApiError, RubatoError, ServiceUnreachable
 from rubato.wire.events import EventKind
 from rubato.wire.reasons import Reason
 from rubato.wire.status import Status
+from rubato.wire.units import plural
 
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source

@@ -40,7 +40,8 @@ from rubato.cli.options import (
     timeout_of_wait,
 )
 from rubato.cli.output import note, put, put_json, stdout_console, tell, terminal_columns
-from rubato.cli.render import describe_job, format_log_line, job_table, plural, say_status, worker_table
+from rubato.cli.render import describe_job, format_log_line, job_table, say_status, worker_table
+from rubato.wire.units import plural
 
 if TYPE_CHECKING:
     from rubato.cli.local_runs import Source

@@ -19,12 +19,12 @@ from rubato.cli.options import (
     settings_of,
 )
 from rubato.cli.output import note, put_json
-from rubato.cli.render import plural
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import UserError
 from rubato.home import Home
 from rubato.wire.remarks import remarks_of
 from rubato.wire.storage import parse_storage
+from rubato.wire.units import plural
 
 MANY_PER_CORE = 4
 """More workers than that are a slip rather than a test of many."""

@@ -11,9 +11,10 @@ from rubato.cli.exits import ExitCode
 from rubato.cli.follow import detachable, wait_while
 from rubato.cli.options import JsonOption, TimeoutOption, UnfinishedJobArgument, UrlOption, connect, timeout_of_wait
 from rubato.cli.output import note, put, put_json, stdout_console, terminal_columns
-from rubato.cli.render import node_table, plural, say_status, worker_table
+from rubato.cli.render import node_table, say_status, worker_table
 from rubato.errors import ApiNotFound
 from rubato.wire.status import Status
+from rubato.wire.units import plural
 
 if TYPE_CHECKING:
     from rubato.client import Client

@@ -126,13 +126,18 @@ def plan(
     from rubato.planner.batches import check_noise
     from rubato.planner.choose import plan as make
 
-    if (gbit is None) == (links_of is None):
+    if gbit is not None and links_of is not None:
+        raise typer.BadParameter("--links-of is of a job that has measured the network: leave --gbit out, or that")
+    if gbit is None and links_of is None:
         raise typer.BadParameter("say --gbit, or --links-of a job that has measured the network")
+    if noise_scale is not None:
+        try:
+            check_noise(noise_scale)
+        except SpecError as error:
+            raise typer.BadParameter(str(error), param_hint="--noise-scale") from None
     spec, _ = _read(file, recipe, config, settings, None)
     known = _read_profile(profile)
     link = _measured(links_of, url) if links_of else Link(latency_ms / 1e3, (gbit or 0.0) * 1e9 / 8)
-    if noise_scale is not None:
-        check_noise(noise_scale)
     answer = make(known, link, spec, noise_scale)
     if as_json:
         put_json(to_json(answer))

@@ -38,11 +38,6 @@ WIDER = 120
 """Columns from which on workers are shown with what they use."""
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    """`1 worker`, `2 workers`."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
 def format_age(since: str | None, now: datetime) -> str:
     """`3m`, `2h`, `5d` since an RFC 3339 time."""
     if not since:

@@ -23,7 +23,6 @@ from rubato.cli.options import (
     settings_of,
 )
 from rubato.cli.output import note, put, put_json
-from rubato.cli.render import plural
 from rubato.cli.specfile import (
     apply_flags,
     apply_settings,
@@ -35,7 +34,7 @@ from rubato.errors import PackageError
 from rubato.packaging import PackedFolder, pack_folder
 from rubato.wire.remarks import remarks_of
 from rubato.wire.spec import parse_spec
-from rubato.wire.units import format_bytes
+from rubato.wire.units import format_bytes, plural
 
 if TYPE_CHECKING:
     from rubato.client import Client, Job

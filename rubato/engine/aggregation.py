@@ -21,7 +21,7 @@ from rubato.data.stream import StreamPlan
 from rubato.engine.flat import FlatLayout
 from rubato.engine.keeping import Keeping, from_row, to_row
 from rubato.engine.reduction import is_finite
-from rubato.errors import ModelError, ProtocolError
+from rubato.errors import ProtocolError, SpecMismatch
 from rubato.strategies.cast import Cast
 from rubato.strategies.compressor import OF_OTHERS, WARM, Compressor, State
 from rubato.strategies.dense import Dense, Gathering
@@ -75,7 +75,7 @@ class Aggregation(Keeping):
             return
         for optimizer in optimizers:
             if any(group.get("momentum") or group.get("betas") for group in optimizer.param_groups):
-                raise ModelError(
+                raise SpecMismatch(
                     "aggregation.compression.momentum gathers momentum before the exchange, and "
                     f"{type(optimizer).__name__} would once more behind it: use SGD without momentum, or leave "
                     "compression.momentum out"
@@ -84,12 +84,12 @@ class Aggregation(Keeping):
     def prepare(self, flat: FlatLayout, plan: BatchPlan) -> None:
         """See `Keeping`."""
         if self.spec.compression.warmup_densities and isinstance(plan, StreamPlan):
-            raise ModelError("a stream has no epochs, and aggregation.compression.warmup_densities are one an epoch")
+            raise SpecMismatch("a stream has no epochs, and aggregation.compression.warmup_densities are one an epoch")
         method = self.spec.compression.method
         self._flat, self._plan = flat, plan
         self._layout = layout_of_flat(flat)
         if method in PLACED and self._layout.numel >= MAX_PLACES:
-            raise ModelError(
+            raise SpecMismatch(
                 f"{method} names places among less than 2**31 elements, and the model has {self._layout.numel}; "
                 "use powersgd or onebit"
             )

@@ -29,7 +29,7 @@ import torch
 
 from rubato.engine.reduction import is_finite
 from rubato.engine.state import Place, TrainingState
-from rubato.errors import ModelError, NonFiniteGradient
+from rubato.errors import ModelError, NonFiniteGradient, SpecMismatch
 from rubato.strategies.local_updates import Outer
 from rubato.wire.spec import JobSpec
 
@@ -247,7 +247,7 @@ def replicas_of(spec: JobSpec, state: TrainingState, scaler: Any) -> Replicas | 
     if not spec.local_updates.is_on:
         return None
     if scaler is not None and scaler.is_enabled():
-        raise ModelError("with local_updates no GradScaler sees the updates: leave it out; bfloat16 needs none")
+        raise SpecMismatch("with local_updates no GradScaler sees the updates: leave it out; bfloat16 needs none")
     replicas = Replicas(spec, state)
     state.registered[REGISTERED] = replicas
     state.is_steady = False
@@ -309,7 +309,9 @@ def _learning_rates(optimizers: Iterable[torch.optim.Optimizer], scale: float) -
     """
     groups = [group for optimizer in optimizers for group in optimizer.param_groups] if scale != 1.0 else []
     if any("lr" not in group for group in groups):
-        raise ModelError("local_updates.damping multiplies learning rates, and an optimizer has no `lr`: leave it out")
+        raise SpecMismatch(
+            "local_updates.damping multiplies learning rates, and an optimizer has no `lr`: leave it out"
+        )
     before = [group["lr"] for group in groups]
     for group in groups:
         group["lr"] = group["lr"] * scale

@@ -42,7 +42,7 @@ from rubato.engine.front import Front
 from rubato.engine.pending import Messages
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import TrainingState
-from rubato.errors import GenerationLost, ModelError
+from rubato.errors import GenerationLost, ModelError, SpecMismatch
 from rubato.strategies.cut_format import FORMATS, empty_packed, pack, unpack
 from rubato.strategies.layer_separation import Roles
 from rubato.strategies.modules import modules_by_size
@@ -80,7 +80,7 @@ class Separation:
         behind = {id(one) for one in self._back.parameters()}
         before = {id(one) for name, one in _outside(state, self._back)}
         if behind & before:
-            raise ModelError(
+            raise SpecMismatch(
                 f"{spec.local_updates.cut} shares parameters with layers outside of it, and they train on different "
                 "workers: cut behind what is shared"
             )
@@ -89,7 +89,7 @@ class Separation:
         self._kept = [one for _, one in named if id(one) in behind]
         """Parameters of the back."""
         if not front or not self._kept:
-            raise ModelError(
+            raise SpecMismatch(
                 f"{spec.local_updates.cut} has {'all' if self._kept else 'none'} of the parameters that are trained: "
                 "cut elsewhere, or leave layer_separation out"
             )
@@ -389,7 +389,7 @@ def _module_of(state: TrainingState, path: str) -> nn.Module:
     trained = [(name, one) for name, one in state.named_parameters() if one.requires_grad and "." in name]
     owners = ((name.rpartition(".")[0], one.numel()) for name, one in trained)
     known = modules_by_size(owners, depth=1 if "" in state.models else 2)
-    raise ModelError(
+    raise SpecMismatch(
         f"local_updates.cut: {'several models have' if found else 'no model has'} a module {path!r}; there are {known},"
         " and those inside of them, as model.named_modules() tells: take the one with most of them"
     )
@@ -399,7 +399,7 @@ def _check_not_compiled(state: TrainingState) -> None:
     for model in state.models.values():
         for module in model.modules():
             if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
-                raise ModelError(
+                raise SpecMismatch(
                     "a compiled model does not ask another worker for a part of it: leave torch.compile out, or "
                     "layer_separation"
                 )

@@ -34,7 +34,7 @@ from rubato.engine.first import first_of
 from rubato.engine.replicas import Replicas
 from rubato.engine.served import OVER, Awaited, Held, Push, Served
 from rubato.engine.state import TrainingState
-from rubato.errors import CheckpointError, ModelError
+from rubato.errors import CheckpointError, SpecMismatch
 from rubato.strategies.parameter_server import ShardServer
 from rubato.wire.spec import JobSpec
 from rubato.wire.storage import parse_storage
@@ -166,12 +166,12 @@ class Serving(Served):
             return [Update(ticket, ticket) for ticket in range(tickets)]
         found = self._replayed.get(step, [])
         if step < min(self._replayed, default=0):
-            raise ModelError(
+            raise SpecMismatch(
                 f"the log of local_updates.replay begins at step {min(self._replayed)}, as another method has trained "
                 "before: go on from the checkpoint of that step"
             )
         if sorted(update.ticket for update in found) != list(range(tickets)):
-            raise ModelError(
+            raise SpecMismatch(
                 f"step {step} makes {tickets} updates, and the log of local_updates.replay has {len(found)}: "
                 "it is of a shorter job, or of one with another batch or data set"
             )

@@ -138,9 +138,9 @@ def _traceback_of(error: BaseException) -> str:
 
     It ends with the user's call where we refuse what is asked for: how we came to refuse it is of no use.
     """
-    from rubato.errors import EntrypointError, UserError
+    from rubato.errors import EntrypointError, SpecMismatch, UserError
 
-    if isinstance(error, EntrypointError):
+    if isinstance(error, EntrypointError | SpecMismatch):
         return ""
     frame = error.__traceback__
     while frame is not None and _is_ours(frame.tb_frame.f_code.co_filename):

@@ -98,10 +98,12 @@ def _of_more(chosen: Option, options: Sequence[Option]) -> Iterator[str]:
     """What more workers would bring."""
     beyond = next((one for one in options if one.workers > chosen.workers), None)
     if beyond is not None:
-        yield (
-            f"With {beyond.workers} it would be {beyond.speedup:.2g} times one: a worker more would bring less than "
-            "half of what the first ones bring."
+        more = (
+            "it would be slower"
+            if beyond.speedup < chosen.speedup
+            else "a worker more would bring less than half of what the first ones bring"
         )
+        yield f"With {beyond.workers} it would be {beyond.speedup:.2g} times one: {more}."
     gained = chosen.speedup / chosen.workers
     if chosen.speedup > 1 and gained < 1:
         overhead = (1 - gained) / (chosen.speedup - 1)
@@ -202,7 +204,7 @@ def _of_faster(spec: JobSpec, recommended: Candidate, best: Sequence[Option]) ->
     if chosen.exposed_s > chosen.compute_s and not spec.local_updates.is_on:
         if spec.reproducible:
             yield "reproducible: false would allow strategies that send less."
-        yield "local_updates would exchange once in many updates; reproducible: true holds with them."
+        yield "local_updates would exchange once in many updates; reproducible: true holds with local_sgd and diloco."
 
 
 def _of_other_shares(

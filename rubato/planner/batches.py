@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from rubato.errors import check_rules
 from rubato.strategies.batch_rules import efficiency
 from rubato.wire.batch import MAX_GLOBAL_SIZE
-from rubato.wire.units import format_bytes, three_digits
+from rubato.wire.units import format_bytes, plural, three_digits
 
 FACTORS = (1, 2, 4, 8, 16)
 """Times the spec's batch, up and down."""
@@ -109,8 +109,8 @@ def sentences(batches: Sequence[Batch], base: int, noise_scale: float, *, scales
         yield f"{noise} {chosen.global_size} learns {times} as fast as one of {base}, from fewer samples."
     else:
         yield (
-            f"{noise} {chosen.global_size} with {chosen.workers} workers would learn {chosen.progress:.2g} times as "
-            f"fast as one of {base}, though a sample is worth {chosen.worth:.2g} as much; "
+            f"{noise} {chosen.global_size} with {plural(chosen.workers, 'worker')} would learn {chosen.progress:.2g} "
+            f"times as fast as one of {base}, though a sample is worth {chosen.worth:.2g} as much; "
             f"{'lr_scaling' if scales_rates else 'a larger learning rate'} goes with it. "
             f"{_of_passes(chosen, next(one for one in batches if one.global_size == base))}"
         )

@@ -30,6 +30,15 @@ CORRECTED: frozenset[Method] = frozenset({"topk", "sketch", "sketched_sgd"})
 """Methods whose residual may carry momentum."""
 SPARSE: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd"})
 """Methods that send a share of the elements."""
+SKETCHES: frozenset[Method] = frozenset({"sketch", "sketched_sgd"})
+SETTINGS: dict[str, frozenset[Method]] = {
+    "density": SPARSE,
+    "rank": frozenset({"powersgd"}),
+    "threshold": frozenset({"threshold"}),
+    "rows": SKETCHES,
+    "columns": SKETCHES,
+}
+"""By setting, the methods that have it; with all others `rubato plan` reckons with it, as it looks at these, too."""
 PLACED: frozenset[Method] = frozenset({"topk", "gtopk", "hierarchical_topk", "sketch", "sketched_sgd", "threshold"})
 """Methods that name places, in 32 bits."""
 MAX_RANK = 1_024
@@ -72,10 +81,12 @@ class CompressionSpec:
     it was. `rollback`: all go back to the newest checkpoint, so that nothing is lost; it counts as a restart."""
 
     def __post_init__(self) -> None:
-        densities = (self.density, *self.warmup_densities)
-        told = ", ".join(map(str, densities))
         check_rules(
-            (all(0 < one <= 1 for one in densities), "density", f"must lie above 0 and be at most 1, got {told}"),
+            (0 < self.density <= 1, "density", f"must lie above 0 and be at most 1, got {self.density}"),
+            *(
+                (0 < one <= 1, f"warmup_densities[{place}]", f"must lie above 0 and be at most 1, got {one}")
+                for place, one in enumerate(self.warmup_densities)
+            ),
             (len(self.warmup_densities) <= MAX_STAGES, "warmup_densities", f"must be at most {MAX_STAGES}"),
             (
                 not self.warmup_densities or self.method in SPARSE,
@@ -129,6 +140,19 @@ class AggregationSpec:
                 f"{self.algorithm} has none; say algorithm: server, or leave it out",
             ),
         )
+
+    @property
+    def unused(self) -> dict[str, frozenset[Method]]:
+        """Settings of compression that are given, and do nothing with its method: by name, the methods that have them.
+
+        One that has its usual value is not told from one that is not given.
+        """
+        usual, given = CompressionSpec(), self.compression
+        return {
+            name: methods
+            for name, methods in SETTINGS.items()
+            if given.method not in methods and getattr(given, name) != getattr(usual, name)
+        }
 
     @property
     def is_default(self) -> bool:

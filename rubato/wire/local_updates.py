@@ -96,15 +96,21 @@ class LocalUpdatesSpec:
                 f"{self.method} has no outer optimizer; say method: diloco, or leave it out",
             ),
             (
-                self.fragments == 1 or (self.method == "streaming_diloco" and 1 <= self.fragments <= MAX_FRAGMENTS),
+                self.fragments == 1 or self.method == "streaming_diloco",
                 "fragments",
-                f"is for method: streaming_diloco, and lies in 1..{MAX_FRAGMENTS}; got {self.fragments}",
+                f"{self.method} exchanges no fragments; say method: streaming_diloco, or leave it out",
             ),
             (
-                self.mix == 0.0 or (self.method == "streaming_diloco" and 0.0 <= self.mix < 1.0),
-                "mix",
-                f"is for method: streaming_diloco, and is at least 0 and below 1; got {self.mix}",
+                1 <= self.fragments <= MAX_FRAGMENTS,
+                "fragments",
+                f"must lie in 1..{MAX_FRAGMENTS}, got {self.fragments}",
             ),
+            (
+                self.mix == 0.0 or self.method == "streaming_diloco",
+                "mix",
+                f"{self.method} mixes no fragments; say method: streaming_diloco, or leave it out",
+            ),
+            (0.0 <= self.mix < 1.0, "mix", f"must be at least 0 and below 1, got {self.mix}"),
             (
                 self.delay == 0 or self.method == "streaming_diloco",
                 "delay",
@@ -116,16 +122,22 @@ class LocalUpdatesSpec:
                 f"must be at least 0 and below sync_every ({self.sync_every}), the updates of a step; got {self.delay}",
             ),
             (
-                self.backups == 0 or (self.method == "synchronous" and self.backups > 0),
+                self.backups == 0 or self.method == "synchronous",
                 "backups",
-                f"is for method: synchronous, and at least 0; got {self.backups}",
+                f"{self.method} waits for no slowest worker; say method: synchronous, or leave it out",
+            ),
+            (self.backups >= 0, "backups", f"must be at least 0, got {self.backups}"),
+            (
+                self.staleness is None or self.is_asynchronous,
+                "staleness",
+                f"{self.method} knows no gradients of older weights; say method: asynchronous, or leave it out",
             ),
             (
-                self.staleness is None or (self.is_asynchronous and 1 <= self.staleness <= MAX_STALENESS),
+                self.staleness is None or 1 <= self.staleness <= MAX_STALENESS,
                 "staleness",
-                f"is for method: asynchronous, and lies in 1..{MAX_STALENESS}; got {self.staleness} (0 is to wait for "
-                "all at each update: say method: synchronous, or, for one update in a step, aggregation.algorithm: "
-                "server without local_updates)",
+                f"must lie in 1..{MAX_STALENESS}, got {self.staleness} (0 is to wait for all at each update: say "
+                "method: synchronous, or, for one update in a step, aggregation.algorithm: server without "
+                "local_updates)",
             ),
             (
                 self.is_asynchronous or not self.damping,
@@ -149,10 +161,11 @@ class LocalUpdatesSpec:
                 f"{self.method} separates no layers; say method: layer_separation, or leave it out",
             ),
             (
-                self.keepers == 1 or (self.method == "layer_separation" and self.keepers > 1),
+                self.keepers == 1 or self.method == "layer_separation",
                 "keepers",
-                f"is for method: layer_separation, and at least 1; got {self.keepers}",
+                f"{self.method} separates no layers; say method: layer_separation, or leave it out",
             ),
+            (self.keepers >= 1, "keepers", f"must be at least 1, got {self.keepers}"),
             (
                 self.cut_format == "none" or self.method == "layer_separation",
                 "cut_format",

@@ -117,6 +117,11 @@ _OF_ERRORS = (
         "Install the library where the workers run (on one machine: where Rubato is installed; no requirements.txt is "
         "read); a module of your own has to lie in the working folder, and .rubatoignore must not leave it out.",
     ),
+    (
+        "SpecMismatch",
+        "Change the field of the spec that the message names, or mend the program and submit again; "
+        "checkpoint.resume_from goes on from a checkpoint.",
+    ),
     ("EntrypointError", "Set entrypoint to FILE:FUNCTION as the message has them, and submit again."),
 )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rubato.wire.aggregation import KEEPING_NOTHING
+from rubato.wire.aggregation import KEEPING_NOTHING, SKETCHES
 from rubato.wire.spec import JobSpec
+from rubato.wire.units import plural
 
 FOUND = 0.05
 """The largest density at which a sketch finds 95 % of what stands out (docs/benchmarks.md, what a sketch finds)."""
@@ -46,7 +47,17 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             yield "A lost worker sends all back to the newest checkpoint, as compression.on_loss is rollback."
     elif not spec.aggregation.is_default:
         yield f"Gradients are exchanged whole by {name}, when the backward pass is over and not beside it."
-    is_sketch = compression.method in ("sketch", "sketched_sgd") and compression.columns == "auto"
+    for setting, methods in spec.aggregation.unused.items():
+        yield (
+            f"With compression.method: {compression.method} nothing has a {setting}, and aggregation.compression."
+            f"{setting} does nothing in training: say method: {' or '.join(sorted(methods))}, or leave it out."
+        )
+    if spec.aggregation.servers > spec.workers.upper:
+        yield (
+            f"No more workers add up for all than there are: {spec.workers.upper} at most (workers.max), of "
+            f"aggregation.servers: {spec.aggregation.servers}."
+        )
+    is_sketch = compression.method in SKETCHES and compression.columns == "auto"
     if is_sketch and compression.density > FOUND:
         yield (
             f"A density of {compression.density:g} is too large for a sketch: with columns: auto it finds what stands "
@@ -57,11 +68,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             "The optimizer must have no momentum of its own: compression.momentum is in the exchange. Its weight decay "
             f"acts behind it, without momentum: {1 / (1 - compression.momentum):.3g} times the value does what it did."
         )
-    local = spec.local_updates
+    local, updates = spec.local_updates, plural(spec.local_updates.sync_every, "update")
     if local.is_asynchronous:
         bound = "however old" if local.staleness is None else f"at most {local.staleness} steps ahead of the slowest"
         yield (
-            f"One worker makes the {local.sync_every} updates of a step, as gradients come from the others, {bound}: a "
+            f"One worker makes the {updates} of a step, as gradients come from the others, {bound}: a "
             "step is so many updates, for schedules, checkpoints, scaling and losses, too. Which gradient comes first "
             "is up to the clock; a checkpoint has their order. Compare loss curves at equal samples with those without."
         )
@@ -69,7 +80,7 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             yield "With two workers one computes and one makes updates, in turn: it pays from three on."
     elif local.method == "streaming_diloco":
         yield (
-            f"Each worker makes {local.sync_every} updates of its own in a step, then all exchange one of "
+            f"Each worker makes {updates} of its own in a step, then all exchange one of "
             f"{local.fragments} fragments: a step is so many updates, for schedules, checkpoints, scaling and losses, "
             "too. Where workers come or go, or something is saved or evaluated, all go on from the mean of their "
             "weights; a lost worker takes along what it had not told yet, which is told."
@@ -86,7 +97,7 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
     elif local.method == "synchronous":
         late = f", and waits for none of the slowest {local.backups}" if local.backups else ""
         yield (
-            f"One worker makes the {local.sync_every} updates of a step, each of the gradients of all the others{late}"
+            f"One worker makes the {updates} of a step, each of the gradients of all the others{late}"
             ": a step is so many updates, for schedules, checkpoints, scaling and losses, too."
         )
         if spec.workers.upper < 3:
@@ -95,8 +106,10 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         keep = "One worker computes" if local.keepers == 1 else f"{local.keepers} workers compute"
         yield (
             f"{keep} {local.cut} for all, the others all layers before it: in a step they make "
-            f"{local.sync_every} updates together, and for schedules, checkpoints, scaling and losses it is so many."
+            f"{updates} together, and for schedules, checkpoints, scaling and losses it is so many."
         )
+        if spec.workers.upper == 1:
+            yield "One worker alone (workers.max) computes all layers: nothing is separated."
         formats = [("cut_format", local.cut_format), ("front_format", local.front_format)]
         if rounded := [f"{name}: {chosen}" for name, chosen in formats if chosen != "none"]:
             yield (
@@ -105,10 +118,12 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             )
     elif local.is_on:
         yield (
-            f"Each of the {spec.num_microbatches} microbatches makes {local.sync_every} updates by itself in a step, "
-            "then all exchange how far they came: a step is so many updates, for schedules, checkpoints, scaling and "
-            "losses, too. Compare loss curves at equal samples with those without."
+            f"Each of the {spec.num_microbatches} microbatches makes {updates} by itself in a step, then all exchange "
+            "how far they came: a step is so many updates, for schedules, checkpoints, scaling and losses, too. "
+            "Compare loss curves at equal samples with those without."
         )
+        if local.sync_every == 1:
+            yield "With sync_every: 1 all exchange after each update, which saves nothing: say 8, or 32."
     if spec.aggregation.needs_alike:
         yield f"With {name} all workers must run on nodes of one kind; others are refused."
     scaling = spec.lr_scaling

@@ -53,6 +53,11 @@ def parse_size_bytes(value: object) -> int:
     raise ValueError(f"{value!r} is no size; {advice}")
 
 
+def plural(count: int, one: str, many: str = "") -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
 def to_size(size: float) -> str:
     """Bytes as people read them: `8 GiB`, `1.5 MiB`."""
     for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from rubato.wire.units import to_size
+from rubato.wire.units import plural, to_size
 from service.scheduling.capacity import Shape
 from service.scheduling.view import JobView, Placed, Waiting
 
@@ -255,7 +255,7 @@ def at_maximum(job: JobView) -> str:
 
 def no_useful_count(job: JobView) -> str:
     """More workers would have nothing to do."""
-    return f"more would not shorten a step of {plural(job.num_microbatches, 'microbatch')}"
+    return f"more would not shorten a step of {plural(job.num_microbatches, 'microbatch', 'microbatches')}"
 
 
 def next_count(count: int, free: int) -> str:
@@ -280,12 +280,6 @@ def held_by_others(workers: int, held: float, slots: float, what: str) -> str:
 def no_open_place(workers: int, shut: Sequence[str]) -> str:
     """Granted workers have no place, and there are nodes that take none."""
     return f"there is no place for {plural(workers, 'more worker')}{_shut(shut)}"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 slot`, `2 slots`."""
-    ending = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}{ending}"
 
 
 def _worker(shape: Shape) -> str:

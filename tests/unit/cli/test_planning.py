@@ -119,8 +119,15 @@ def test_what_is_beyond_any_network_is_named_as_it_was_typed(
     assert "bytes_per_s" not in done.err
 
 
-@pytest.mark.parametrize("flags", [[], ["--gbit", "1", "--links-of", "links"]])
-def test_the_network_is_told_once(rubato: Rubato, flags: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ([], "say --gbit, or --links-of a job that has measured the network"),
+        (["--gbit", "1", "--links-of", "links"], "leave --gbit out, or that"),
+        (["--gbit", "1", "--noise-scale", "0"], "Invalid value for --noise-scale: noise_scale: must lie above 0"),
+    ],
+)
+def test_the_network_is_told_once_and_a_noise_is_one(rubato: Rubato, flags: list[str], told: str) -> None:
     done = rubato("plan", "--recipe", "char-lm", *flags)
     assert done.code == 2
-    assert "say --gbit, or --links-of a job that has measured the network" in done.err
+    assert told in done.err

@@ -48,6 +48,13 @@ def test_a_much_faster_strategy_that_learns_the_same_is_recommended(aggregation:
     assert not of_another(usual)
 
 
+def test_of_more_workers_it_is_told_whether_they_are_slower_or_bring_little() -> None:
+    links = Link(1e-3, 1e6), Link(1e-4, 2e8)
+    told = [next(one for one in asked(link, {}).sentences if one.startswith("With ")) for link in links]
+    assert re.fullmatch(r"With 2 it would be 0\.\d+ times one: it would be slower\.", told[0])
+    assert told[1].endswith(" times one: a worker more would bring less than half of what the first ones bring.")
+
+
 def test_how_a_spec_says_it_goes_by_what_it_has() -> None:
     (servers,) = of_another(asked(Link(1e-6, 1e9), {"algorithm": "server", "servers": 2}))
     assert servers.endswith("Say aggregation.algorithm: auto, and leave aggregation.servers out.")

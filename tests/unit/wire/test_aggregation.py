@@ -48,7 +48,10 @@ def test_a_spec_is_the_same_after_a_journey() -> None:
     ("compression", "sentence"),
     [
         ({"method": "topk", "density": 0}, "aggregation.compression.density: must lie above 0 and be at most 1"),
-        ({"method": "topk", "warmup_densities": [2]}, "aggregation.compression.density: must lie above 0"),
+        (
+            {"method": "topk", "warmup_densities": [0.5, 2]},
+            "warmup_densities[1]: must lie above 0 and be at most 1, got 2",
+        ),
         ({"method": "onebit", "warmup_densities": [0.1]}, "warmup_densities: onebit has no density; leave it out"),
         ({"method": "powersgd", "rank": 0}, "rank: must lie in 1..1024, got 0"),
         ({"method": "threshold", "threshold": 0}, "threshold: must be more than 0"),

@@ -33,6 +33,8 @@ def test_an_error_with_a_usual_cause_has_advice_of_its_own() -> None:
     missing = "ModuleNotFoundError: No module named 'foo'"
     assert "Install the library" in advice_for(Reason.USER_CODE_ERROR, missing)
     assert "FILE:FUNCTION" in advice_for(Reason.USER_CODE_ERROR, "EntrypointError: train.py has no function 'f'")
+    apart = "SpecMismatch: local_updates.cut: no model has a module 'tail'"
+    assert "field of the spec" in advice_for(Reason.USER_CODE_ERROR, apart)
     assert advice_for(Reason.USER_CODE_ERROR, "ValueError: no") == Reason.USER_CODE_ERROR.advice
     assert advice_for(Reason.HANG, missing) == Reason.HANG.advice
 

@@ -190,3 +190,47 @@ def test_that_one_microbatch_has_no_noise_is_told() -> None:
     )
     assert two == ""
     assert one.startswith("The noise is what gradients of microbatches differ by, and there is one")
+
+
+@pytest.mark.parametrize(
+    ("compression", "told"),
+    [
+        ({"density": 0.1}, "With compression.method: none nothing has a density"),
+        (
+            {"density": 0.1},
+            "say method: gtopk or hierarchical_topk or sketch or sketched_sgd or topk, or leave it out.",
+        ),
+        ({"method": "topk", "rank": 8}, "aggregation.compression.rank does nothing in training: say method: powersgd"),
+        ({"method": "powersgd", "threshold": 0.1}, "With compression.method: powersgd nothing has a threshold"),
+        ({"method": "gtopk", "rows": 3, "columns": 9}, "nothing has a rows"),
+    ],
+)
+def test_settings_of_other_methods_are_told(compression: dict[str, Any], told: str) -> None:
+    assert told in compressed(**compression)
+
+
+def test_settings_of_the_method_are_not_told() -> None:
+    each = [
+        {"method": "topk", "density": 0.1},
+        {"method": "powersgd", "rank": 8},
+        {"method": "threshold", "threshold": 0.1},
+        {"method": "sketch", "density": 0.01, "rows": 3, "columns": 99},
+        {"method": "powersgd", "rank": 4, "density": 0.001},
+    ]
+    assert [one for one in each if "does nothing" in compressed(**one)] == [], "a usual value is as one not given"
+
+
+def test_what_can_do_nothing_is_told() -> None:
+    several = {"algorithm": "server", "servers": 9}
+    assert "4 at most (workers.max), of aggregation.servers: 9" in said(
+        reproducible=False, workers={"max": 4}, aggregation=several
+    )
+    assert "at most (workers.max)" not in said(reproducible=False, workers={"max": 9}, aggregation=several)
+    alone = {"method": "layer_separation", "sync_every": 8, "cut": "classifier"}
+    fields = {"reproducible": False, "batch": {"global_size": 128}, "local_updates": alone}
+    assert "nothing is separated" in said(workers={"max": 1}, **fields)
+    assert "nothing is separated" not in separated()
+    once = said(batch={"global_size": 128}, local_updates={"method": "diloco"})
+    assert "makes 1 update by itself" in once
+    assert "which saves nothing: say 8" in once
+    assert "saves nothing" not in said(batch={"global_size": 128}, local_updates={"method": "diloco", "sync_every": 4})
