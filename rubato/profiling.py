@@ -277,6 +277,7 @@ def measure(spec: JobSpec, samples: int, *, with_codecs: bool) -> Passes:
         {name: run.watch.types[name] for name in run.watch.around},
         averaged_bytes(session.state),
         run.kept_bytes,
+        code.files() if spec.recipe is None else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -65,7 +66,7 @@ def profile(
     for number, samples in enumerate(sizes, 1):
         note(f"Training a few steps with passes of {samples} samples ({number} of {len(sizes)}) ...")
         seen.append(_measure(spec, folder, samples, with_codecs=number == 1))
-    found = replace(profile_of(seen), program=program_of(spec))
+    found = replace(profile_of(seen), program=program_of(spec), config=spec.config)
     output.write_text(json.dumps(to_json(found), indent=1))
     if as_json:
         put_json(to_json(found))
@@ -135,10 +136,10 @@ def plan(
             check_noise(noise_scale)
         except SpecError as error:
             raise typer.BadParameter(str(error), param_hint="--noise-scale") from None
-    spec, _ = _read(file, recipe, config, settings, None)
+    spec, folder = _read(file, recipe, config, settings, None)
     known = _read_profile(profile)
     link = _measured(links_of, url) if links_of else Link(latency_ms / 1e3, (gbit or 0.0) * 1e9 / 8)
-    answer = make(known, link, spec, noise_scale)
+    answer = make(known, link, spec, noise_scale, _changed(known, spec, folder))
     if as_json:
         put_json(to_json(answer))
         return
@@ -196,6 +197,18 @@ def _read_profile(path: Path) -> Profile:
         raise UserError(f"there is no {path}: `rubato profile` measures one") from error
     except (OSError, ValueError, SpecError) as error:
         raise UserError(f"{path} is no profile ({error}); `rubato profile` measures one") from error
+
+
+def _changed(known: Profile, spec: JobSpec, folder: Path) -> list[str]:
+    """Files that are not as they were profiled; of those that lie elsewhere nothing is known."""
+    target, _, _ = (spec.entrypoint or "").partition(":")
+    folders = [(folder / target).parent, folder] if target.endswith(".py") else [folder]  # as `ProgramCode` looks
+    found = []
+    for name, digest in known.files.items():
+        file = next((path for one in folders if (path := one / name).is_file()), None)
+        if file is not None and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+            found.append(name)
+    return found
 
 
 def _show(answer: Plan, *, shows_all: bool) -> None:

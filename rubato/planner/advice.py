@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
+from typing import Any
 
 from rubato.planner.counts import doubled
 from rubato.planner.lemmas import best_workers, efficiency_of, servers_for, workers_for
@@ -28,6 +30,16 @@ HALF = 0.5
 """Of the workers' time: less of it should not be lost."""
 TOLD = 0.1
 """Settling is told of where it takes this share of the time."""
+MOST_TOLD = 3
+"""Of the settings, or files, that are not as they were profiled; the others are counted."""
+SHORT = 40
+"""Characters of a value that are told."""
+OF_NO_PASS = {
+    *("steps", "epochs", "max_steps", "num_epochs", "evaluate_every", "seed"),
+    *("lr", "learning_rate", "decay", "weight_decay", "warmup_steps"),
+}
+"""Settings of recipes, and such names in other programs, that a pass takes as long with whatever they are; who profiles
+a short program sets some of them for that alone."""
 PRETTY = {
     "auto": "whole gradients, each worker adding up a part",
     "ring": "whole gradients, over a ring",
@@ -42,6 +54,55 @@ PRETTY = {
     "asynchronous": "a server that makes updates as gradients come",
     "layer_separation": "the layers behind the cut on some of them",
 }
+
+
+def of_profile(profile: Profile, spec: JobSpec, changed: Sequence[str]) -> Iterator[str]:
+    """Where the profile is of another program than the spec's, or of this one as it was.
+
+    Args:    changed: files that are not as they were profiled.
+    """
+    if profile.program and profile.program != program_of(spec):
+        yield f"The profile is of {profile.program}, and this is {program_of(spec)}: `rubato profile` measures that."
+        return
+    if profile.config is not None:
+        yield from _of_config(profile.config, spec.config)
+    if changed:
+        more = f" and {len(changed) - MOST_TOLD} more" if len(changed) > MOST_TOLD else ""
+        yield (
+            f"The program has changed since it was profiled ({', '.join(changed[:MOST_TOLD])}{more}): `rubato profile` "
+            "measures it anew."
+        )
+
+
+def _of_config(measured: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[str]:
+    then, now = dict(_settings(measured)), dict(_settings(config))
+    differ = [
+        name
+        for name in {**then, **now}
+        if then.get(name) != now.get(name) and name.rpartition(".")[2] not in OF_NO_PASS
+    ]
+    if differ:
+        was, has = (
+            ", ".join(_setting(name, settings.get(name)) for name in differ[:MOST_TOLD]) for settings in (then, now)
+        )
+        more = f" ({len(differ) - MOST_TOLD} more differ)" if len(differ) > MOST_TOLD else ""
+        yield f"The profile was measured with {was}, and this spec has {has}{more}: `rubato profile` measures it anew."
+
+
+def _settings(config: Mapping[str, Any], path: str = "config") -> Iterator[tuple[str, Any]]:
+    """By path, each with its value."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _settings(value, f"{path}.{key}")
+        else:
+            yield f"{path}.{key}", value
+
+
+def _setting(name: str, value: Any) -> str:
+    if value is None:
+        return f"no {name}"
+    text = json.dumps(value, ensure_ascii=False)
+    return f"{name} {text if len(text) <= SHORT else f'{text[: SHORT - 3]}...'}"
 
 
 def of_options(
@@ -59,8 +120,6 @@ def of_options(
         best: the fastest of each strategy.
     """
     strategy, chosen = recommended.strategy, recommended.enough
-    if profile.program and profile.program != program_of(spec):
-        yield f"The profile is of {profile.program}, and this is {program_of(spec)}: `rubato profile` measures that."
     yield _of_chosen(chosen)
     if recommended.name != own.name:
         yield _of_another(spec, recommended, own.enough)

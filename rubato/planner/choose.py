@@ -62,10 +62,14 @@ class Plan:
     """With a noise scale: of these."""
 
 
-def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None = None) -> Plan:
+def plan(
+    profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None = None, changed: Sequence[str] = ()
+) -> Plan:
     """What would be best for a job on workers of this kind, with links of this kind between them.
 
-    Args:    noise_scale: of its gradients, in samples, as a job like it has charted; None: batches are not compared.
+    Args:
+        noise_scale: of its gradients, in samples, as a job like it has charted; None: batches are not compared.
+        changed: files of the program that are not as they were profiled, as far as they are at hand.
     Raises:  SpecError: no strategy fits into the memory that the spec gives a worker, or there is nothing to separate.
     """
     allowed, refused = candidates(spec, profile)
@@ -89,7 +93,8 @@ def plan(profile: Profile, link: Link, spec: JobSpec, noise_scale: float | None 
     own = _own_of(spec, tried)
     chosen = _recommended(spec, own, tried)
     compared: tuple[Batch, ...] = ()
-    told = [*_stands_for(spec, refused, chosen), *advice.of_options(profile, link, spec, chosen, own, best)]
+    told = [*advice.of_profile(profile, spec, changed), *_stands_for(spec, refused, chosen)]
+    told += advice.of_options(profile, link, spec, chosen, own, best)
     told += _left_out(useful, counts, chosen.options, spec)
     if noise_scale is not None:
         compared = _compare(profile, link, spec, chosen.strategy, noise_scale)

@@ -65,6 +65,8 @@ class Passes:
     """Likewise."""
     kept_bytes: int | None = None
     """By a pass for its way back; None: it could not be told."""
+    files: dict[str, str] = field(default_factory=dict)
+    """As `Profile` has them."""
 
 
 def link_of(rows: Sequence[Mapping[str, float | None]]) -> Link:
@@ -180,6 +182,7 @@ def profile_of(seen: Sequence[Passes]) -> Profile:
         modules=seen[0].modules,
         module_bytes=seen[0].module_bytes,
         spread=statistics.median(one.spread for one in seen),
+        files=seen[0].files,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
+from typing import Any
 
 from rubato.errors import check_rules
 from rubato.wire.spec import JobSpec
@@ -93,6 +94,10 @@ class Profile:
     """What it was measured on: `cpu` or `cuda`."""
     program: str = ""
     """What was measured, as `program_of` names it; empty: not known."""
+    config: dict[str, Any] | None = None
+    """Of the spec that it was measured with; None: not known."""
+    files: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the program's own files, as `ProgramCode` names them; a recipe has none."""
 
     def __post_init__(self) -> None:
         times = self.start_s, self.update_s, *self.codec_s.values(), *self.merge_s.values()

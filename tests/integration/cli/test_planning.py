@@ -92,8 +92,17 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     assert run(["plan", "train.py", *sizes, "--gbit", "10", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["recommended"]["workers"] == 8
+    assert not [one for one in answer["sentences"] if "rubato profile" in one and "Passes varied" not in one]
     alone_s = 16 * (found.forward_s(4) + found.backward_s(4)) + found.update_s * PARAMETERS
     assert answer["by_workers"][0]["step_s"] == pytest.approx(alone_s, rel=0.01), "16 microbatches of 4 samples"
+
+    (folder / "train.py").write_text(PROGRAM)
+    assert run(["plan", "train.py", *sizes, "--gbit", "10", "--config", "width=9", "--config", "steps=50"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "The profile was measured with no config.width, and this spec has config.width 9: `rubato profile` measures it "
+        "anew.",
+        "The program has changed since it was profiled (train.py): `rubato profile` measures it anew.",
+    ]
 
 
 def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path) -> None:
@@ -117,6 +126,7 @@ def test_what_passes_of_a_recipe_keep_grows_with_their_samples(tmp_path: Path, r
     coarse, fine = (parse_spec({**spec, "batch": {**batch, "num_microbatches": count}}) for count in (16, 32))
     seen = [_measure(coarse, tmp_path, samples, with_codecs=False) for samples in (2, 4)]
     found = profile_of(seen)
+    assert found.files == {}, "a recipe is no file of the user's"
     rest_bytes, sample_bytes = found.activation_bytes
     assert least <= sample_bytes <= 3 * least
     assert 0 <= rest_bytes <= sample_bytes, "and sums of normalisations"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -60,6 +61,28 @@ def test_links_are_those_that_a_job_has_measured(
     measured = rubato("plan", "--recipe", "char-lm", "--links-of", "links")
     assert measured.code == 0, measured.err
     assert measured.out == rubato("plan", "--recipe", "char-lm", "--gbit", "0.01", "--latency-ms", "1").out
+
+
+def test_files_are_looked_for_where_the_program_lies(
+    rubato: Rubato, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "below").mkdir()
+    files = {name: tmp_path / "below" / name for name in ("train.py", "net.py")} | {"data.py": tmp_path / "data.py"}
+    for file in files.values():
+        file.write_text("was = 1\n")
+    (tmp_path / "train.py").write_text("other = 1\n")
+    (tmp_path / "job.yaml").write_text("name: a\nentrypoint: below/train.py:train\n")
+    layer = Seen("only", ((8, 8), (8,)), 1e-3, 2e-3)
+    digests = {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in files.items()}
+    passes = [
+        Passes(samples, (layer,), 1e-4, 72, 1000, "cpu", files=digests | {"elsewhere.py": "0"}) for samples in (4, 8)
+    ]
+    (tmp_path / "profile.json").write_text(json.dumps(to_json(profile_of(passes))))
+    monkeypatch.chdir(tmp_path)
+    assert "has changed" not in rubato("plan", "job.yaml", "--gbit", "10").out
+    for name in ("net.py", "data.py"):
+        files[name].write_text("now = 1\n")
+    assert "has changed since it was profiled (net.py, data.py)" in rubato("plan", "job.yaml", "--gbit", "10").out
 
 
 @pytest.fixture

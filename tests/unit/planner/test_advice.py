@@ -1,4 +1,4 @@
-"""Which strategy is recommended where another than the spec's is faster, and what is said of it."""
+"""Which strategy is recommended where another than the spec's is faster, what is said of it, and of other profiles."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rubato.planner.advice import WORTH_IT
-from rubato.planner.choose import Plan
+from rubato.planner.advice import OF_NO_PASS, WORTH_IT
+from rubato.planner.choose import Plan, plan
 from rubato.planner.links import Link, Moved
-from tests.unit.planner.two_layers import FAST, MODEL, planned
+from tests.unit.planner.two_layers import FAST, MODEL, planned, spec_of
 
 TREE: dict[str, Any] = {"algorithm": "tree"}
 
@@ -150,3 +152,71 @@ def test_more_workers_are_no_other_strategy() -> None:
     answer = asked(Link(1e-4, 2e8), {"compression": {"method": "fp16"}})
     assert answer.recommended.workers == 2
     assert changing(answer) == ["topk leaves out"]
+
+
+def test_a_profile_of_another_program_is_told() -> None:
+    def told(program: str) -> list[str]:
+        return [one for one in planned(FAST, replace(MODEL, program=program)).sentences if "The profile is of" in one]
+
+    assert told("other.py:train") == [
+        "The profile is of other.py:train, and this is train.py:train: `rubato profile` measures that."
+    ]
+    assert told("train.py:train") == told("") == []
+
+
+@pytest.mark.parametrize(
+    ("measured", "config", "was", "has"),
+    [
+        ({"width": 256}, {"width": 1024}, "config.width 256", "config.width 1024"),
+        ({"width": 256, "lr": 0.1}, {"lr": 0.2}, "config.width 256", "no config.width"),
+        ({}, {"size": "large", "steps": 9}, "no config.size", 'config.size "large"'),
+        (
+            {"model": {"width": 64, "layers": 2}, "tied": True},
+            {"model": {"width": 64, "layers": 4}, "tied": False},
+            "config.model.layers 2, config.tied true",
+            "config.model.layers 4, config.tied false",
+        ),
+        ({"sizes": [64] * 99}, {}, "config.sizes [64, 64, 64, 64, 64, 64, 64, 64, 64, ...", "no config.sizes"),
+        (
+            dict.fromkeys("abcde", 1),
+            dict.fromkeys("abcde", 2),
+            "config.a 1, config.b 1, config.c 1",
+            "config.a 2, config.b 2, config.c 2 (2 more differ)",
+        ),
+    ],
+)
+def test_a_profile_with_another_config_is_told(
+    measured: dict[str, Any], config: dict[str, Any], was: str, has: str
+) -> None:
+    told = planned(FAST, replace(MODEL, config=measured), config=config).sentences
+    assert told[0] == (
+        f"The profile was measured with {was}, and this spec has {has}: `rubato profile` measures it anew."
+    )
+    assert told[1:] == planned(FAST).sentences
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3), lambda inner: st.dictionaries(st.text(), inner)
+)
+
+
+@given(
+    config=st.dictionaries(st.text(), VALUES, max_size=4),
+    then=st.dictionaries(st.sampled_from(sorted(OF_NO_PASS)), st.integers()),
+    now=st.dictionaries(st.sampled_from(sorted(OF_NO_PASS)), st.integers()),
+)
+def test_a_config_that_leaves_passes_as_they_are_is_not_told(
+    config: dict[str, Any], then: dict[str, int], now: dict[str, int]
+) -> None:
+    usual, spec = planned(FAST).sentences, spec_of(config={**config, **now})
+    assert plan(replace(MODEL, config={**config, **then}), FAST, spec).sentences == usual
+    assert plan(MODEL, FAST, spec).sentences == usual, "a profile that does not tell its config"
+
+
+def test_files_that_have_changed_are_told() -> None:
+    def told(*changed: str, program: str = "train.py:train") -> str:
+        return plan(replace(MODEL, program=program), FAST, spec_of(), changed=changed).sentences[0]
+
+    assert told("train.py").startswith("The program has changed since it was profiled (train.py): `rubato profile`")
+    assert "(a.py, b.py, c.py and 2 more)" in told(*(f"{name}.py" for name in "abcde"))
+    assert told("train.py", program="other.py:train").startswith("The profile is of other.py:train")

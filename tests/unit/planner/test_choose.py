@@ -67,16 +67,6 @@ def test_a_cut_that_separates_nothing_is_an_error(cut: str, layers: tuple[str, s
         planned(FAST, named, reproducible=False, local_updates={"method": "layer_separation", "cut": cut})
 
 
-def test_a_profile_of_another_program_is_told() -> None:
-    def told(program: str) -> list[str]:
-        return [one for one in planned(FAST, replace(MODEL, program=program)).sentences if "The profile is of" in one]
-
-    assert told("other.py:train") == [
-        "The profile is of other.py:train, and this is train.py:train: `rubato profile` measures that."
-    ]
-    assert told("train.py:train") == told("") == []
-
-
 def test_what_a_delay_hides_is_told() -> None:
     def told(link: Link, fewest: int = 8) -> str:
         local = {"method": "streaming_diloco", "sync_every": 8, "fragments": 2}
