@@ -98,7 +98,8 @@ class Backed(Served):
 
     def _next(self, awaited: dict[int, Awaited]) -> tuple[int, Push]:
         """The push that is there first."""
-        rank = first_of({rank: one.messages for rank, one in awaited.items()})
+        with self.waited:
+            rank = first_of({rank: one.messages for rank, one in awaited.items()})
         return rank, awaited.pop(rank).read()
 
 

@@ -47,7 +47,7 @@ class Header:
     digest: int | None
     """Of its whole state at the start of the step, where this step compares them."""
     compute_ns: int
-    """Spent in forward and backward of its own microbatches."""
+    """Spent on its own microbatches, reading them included."""
     slots: tuple[tuple[float, float], ...]
     """(loss, weight) of each microbatch; (0, 0) where another worker computed it."""
     again: bool = False

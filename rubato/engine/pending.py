@@ -109,6 +109,20 @@ class Messages(Pending):
             raise lost(self.error)
 
 
+class Waited:
+    """How long one worker has waited for others where it counts what it computes: `with waited:`, one at a time."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self._began = 0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self.ns += time.perf_counter_ns() - self._began
+
+
 class Waiter:
     """A thread that waits for the messages of a gloo group, in the order in which they were begun."""
 

@@ -39,7 +39,7 @@ from rubato.data.randomness import seed_all
 from rubato.engine.comm import Communicator
 from rubato.engine.first import first_of
 from rubato.engine.front import Front
-from rubato.engine.pending import Messages
+from rubato.engine.pending import Messages, Waited
 from rubato.engine.replicas import Replicas
 from rubato.engine.state import TrainingState
 from rubato.errors import GenerationLost, ModelError, SpecMismatch
@@ -100,6 +100,7 @@ class Separation:
         self._front = Front(state, replicas, front, buffers, spec.local_updates.front_format)
         self._device = front[0][1].device
         self._calls = itertools.count()
+        self.waited = Waited()
         self._unconfirmed = 0
         self._is_owed = False
         """Whether the keeper is to say that it has made an update."""
@@ -178,7 +179,7 @@ class Separation:
         self.stage("exchange")
         self.wait_updated(comm, keeper)
         self.send(comm, keeper, kind, call, tensor, **told)
-        came = _receive(comm, keeper)
+        came = self._receive(comm, keeper)
         self.stage("compute")
         return came.to(self._device)
 
@@ -205,7 +206,7 @@ class Separation:
     def wait_updated(self, comm: Communicator, keeper: int) -> None:
         """Until the keeper has made the update that this worker has told of last."""
         if self._is_owed:
-            _receive(comm, keeper)
+            self._receive(comm, keeper)
             self._is_owed = False
 
     def update(self, comm: Communicator, others: Sequence[int], weight: float) -> None:
@@ -223,7 +224,8 @@ class Separation:
     def _sum(self, comm: Communicator, ranks: Sequence[int], vector: torch.Tensor, add: Adds) -> torch.Tensor:
         if len(ranks) == 1:
             return vector
-        total = add(Group(comm, ranks), vector)
+        with self.waited:
+            total = add(Group(comm, ranks), vector)
         # Whoever has come here has received what it was sent in the update before.
         comm.forget(self._unconfirmed)
         self._unconfirmed = comm.sent
@@ -247,11 +249,13 @@ class Separation:
             comm.start_apart(leader, [], [torch.cat(self._said)])
             return
         packed = self._front.empty_packed()
-        comm.start_apart(roles.front[-1], [packed], []).wait()
+        with self.waited:
+            comm.start_apart(roles.front[-1], [packed], []).wait()
         self._front.take(packed)
         for keeper in more:
             said = torch.empty(3 * updates * len(roles.asked_by(keeper)), dtype=torch.float64)
-            comm.start_apart(keeper, [said], []).wait()
+            with self.waited:
+                comm.start_apart(keeper, [said], []).wait()
             self._said += said.view(-1, 3)
         told = [one.tolist() for one in self._said]
         self.told = [(loss if has_loss else None, weight) for has_loss, loss, weight in told if weight > 0]
@@ -266,9 +270,10 @@ class Separation:
         awaited = {rank: _await(comm, rank) for rank in others}
         while turns:
             heard = turns[:1] if self._has_order else awaited
-            rank = first_of({rank: awaited[rank][0] for rank in heard})
+            with self.waited:
+                rank = first_of({rank: awaited[rank][0] for rank in heard})
             head = awaited.pop(rank)[1]
-            tensor = _receive(comm, rank, head)
+            tensor = self._receive(comm, rank, head)
             kind, call = int(head[0]), int(head[1])
             if kind == _DONE:
                 turns.remove(rank)
@@ -334,6 +339,24 @@ class Separation:
 
     def _reply(self, comm: Communicator, rank: int, call: int, tensor: torch.Tensor) -> None:
         self.send(comm, rank, _FORWARD, call, tensor, packed=self.packing(tensor.dtype, goes_in=False))
+
+    def _receive(self, comm: Communicator, rank: int, head: torch.Tensor | None = None) -> torch.Tensor:
+        """A tensor that another one sends.
+
+        Args:    head: what was told of it; None: that is to come.
+        """
+        if head is None:
+            messages, head = _await(comm, rank)
+            with self.waited:
+                messages.wait()
+        shape = torch.Size(int(one) for one in head[_FIXED : _FIXED + int(head[3])])
+        dtype, used = _DTYPES[int(head[2])], FORMATS[int(head[9])]
+        if not shape.numel():
+            return torch.empty(shape, dtype=dtype)
+        packed = empty_packed(shape, dtype, used)
+        with self.waited:
+            comm.start_apart(rank, [packed], []).wait()
+        return unpack(packed, shape, dtype, used)
 
 
 class _Ask(torch.autograd.Function):
@@ -440,23 +463,6 @@ def _head(
     shape = [float(one) for one in tensor.shape] + [0.0] * (_DIMENSIONS - tensor.dim())
     fixed = [float(kind), float(call), float(_DTYPES.index(tensor.dtype)), float(tensor.dim())]
     return torch.tensor([*fixed, wants, begins, cast, weight, training, packed, *shape], dtype=torch.float64)
-
-
-def _receive(comm: Communicator, rank: int, head: torch.Tensor | None = None) -> torch.Tensor:
-    """A tensor that another one sends.
-
-    Args:    head: what was told of it; None: that is to come.
-    """
-    if head is None:
-        head = torch.empty(_HEAD, dtype=torch.float64)
-        comm.start_apart(rank, [head], []).wait()
-    shape = torch.Size(int(one) for one in head[_FIXED : _FIXED + int(head[3])])
-    dtype, used = _DTYPES[int(head[2])], FORMATS[int(head[9])]
-    if not shape.numel():
-        return torch.empty(shape, dtype=dtype)
-    packed = empty_packed(shape, dtype, used)
-    comm.start_apart(rank, [packed], []).wait()
-    return unpack(packed, shape, dtype, used)
 
 
 def _await(comm: Communicator, rank: int) -> tuple[Messages, torch.Tensor]:

@@ -26,7 +26,7 @@ import torch
 from rubato.checkpoint.layout import bytes_tensor
 from rubato.engine.comm import Communicator
 from rubato.engine.flat import FlatLayout
-from rubato.engine.pending import Messages
+from rubato.engine.pending import Messages, Waited
 from rubato.engine.replicas import NO_GRADIENT, Replicas
 from rubato.engine.state import TrainingState
 from rubato.errors import ModelError
@@ -87,6 +87,7 @@ class Served(ABC):
 
     def __init__(self, state: TrainingState, replicas: Replicas) -> None:
         self._state, self._replicas = state, replicas
+        self.waited = Waited()
         self._layout = FlatLayout(state.named_parameters(), state.buffers)
         self._beginning = self._given = Held([], [])
         """Buffers: as the round began, and beside the weights as they are, from which the next ticket starts."""
@@ -152,10 +153,12 @@ class Served(ABC):
         Args:    vector: what `state` gives is received there.
         """
         head = torch.empty(_DEAL.size + self._layout.integer_bytes, dtype=torch.uint8)
-        comm.start_apart(server, [head], []).wait()
+        with self.waited:
+            comm.start_apart(server, [head], []).wait()
         ticket, has_weights = _DEAL.unpack(bytes(head[: _DEAL.size].numpy()))
         if has_weights:
-            comm.start_apart(server, [vector], []).wait()
+            with self.waited:
+                comm.start_apart(server, [vector], []).wait()
             self._layout.put_weights(vector)
             self._layout.put_values(vector)
             self._layout.put_integers(bytes(head[_DEAL.size :].numpy()))

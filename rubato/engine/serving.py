@@ -223,7 +223,8 @@ class Serving(Served):
             if rank not in awaited:  # fewer tickets than workers
                 protocol.leave(rank)
         while awaited:
-            rank = first_of({rank: one.messages for rank, one in awaited.items()})
+            with self.waited:
+                rank = first_of({rank: one.messages for rank, one in awaited.items()})
             update, answers = protocol.push(rank)
             self._apply(awaited.pop(rank).read(), update.version, update.scale)
             answers += protocol.pull(rank)

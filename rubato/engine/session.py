@@ -112,9 +112,9 @@ class Session:
         self.sizes_seen: set[int] = set()
         """Sizes of microbatches that this process has computed before."""
         self.compute_ns = 0
-        """Spent on microbatches of this step."""
+        """Spent on microbatches of this step, without reading them and without waiting for others."""
         self.data_ns = 0
-        """Of these, spent on reading them."""
+        """Spent on reading them."""
         self._saved: tuple[int, int] | None = None
 
     # --- what the seams need ------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class Session:
             is_finite=True,
             digest=digest,
             audit=self.audit,
-            compute_ns=self.compute_ns,
+            compute_ns=self.compute_ns + self.data_ns,
             slots=tuple(slots.get(leaf, (0.0, 0.0)) for leaf in range(self.num_microbatches)),
         )
 

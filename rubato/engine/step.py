@@ -150,7 +150,7 @@ class Step:
                 yield from self._audit(before_float, before_other)
                 continue
             if leaves and not session.is_caught_up():
-                began = time.perf_counter_ns()
+                began = self._compute_clock_ns()
                 self._restore(before_float, before_other)
                 if self._replicas is None:
                     batch = self._open(leaves)
@@ -162,7 +162,7 @@ class Step:
                     continue
                 if self._close(leaves, before_float):
                     integers = session.flat.integers()
-                session.compute_ns += time.perf_counter_ns() - began
+                session.compute_ns += self._compute_clock_ns() - began
                 continue
             if self._rounds is not None and self._has_part(self._rounds):
                 self._restore(before_float, before_other)
@@ -225,7 +225,8 @@ class Step:
         parts = list(session.plan.parts(self.index, leaves))
         rounds.begin()
         if others:
-            session.finish_feeding()
+            with rounds.waited:
+                session.finish_feeding()
             session.control.stage("exchange", self.index)
         if isinstance(rounds, Served):
             yield from self._serve(rounds, leaves, self._pieces(rounds, parts, others), others)
@@ -282,12 +283,12 @@ class Step:
         server, place = session.owners()[0], self._others().index(session.rank)
         session.control.stage("exchange", self.index, leaves.start)
         for ticket in served.tickets(session.comm, server, place, len(pieces)):
-            began = time.perf_counter_ns()
+            began = self._compute_clock_ns()
             served.restore_buffers()
             yield self._open(leaves, pieces[ticket])
             self._schedules.check()
             push = served.pack(ticket, self._loss, self._weight)
-            session.compute_ns += time.perf_counter_ns() - began
+            session.compute_ns += self._compute_clock_ns() - began
             session.control.stage("exchange", self.index, ticket)
             served.send(session.comm, server, push)
 
@@ -302,19 +303,24 @@ class Step:
         with separation.asking(comm, keeper):
             for part in parts:
                 mine, self._loss, self._weight = separation.share(part, place, len(roles.front)), None, 0.0
+                began = self._compute_clock_ns()
                 if session.plan.part_size(self.index, mine):
-                    began = time.perf_counter_ns()
                     yield self._open(leaves, mine)
                     if separation.lost is not None:
                         raise separation.lost
                     self._schedules.check()
-                    session.compute_ns += time.perf_counter_ns() - began
                 session.control.stage("exchange", self.index, leaves.start)
                 separation.tell_done(comm, keeper, self._loss, self._weight)
                 separation.update(comm, roles.front, self._weight)
+                session.compute_ns += self._compute_clock_ns() - began
         separation.wait_updated(comm, keeper)
         if session.rank == roles.front[-1]:  # which has samples in every update
             separation.tell_front(comm, roles.keepers[0])
+
+    def _compute_clock_ns(self) -> int:
+        """Stands still while this worker reads samples, and while it waits for the others of a round."""
+        waited_ns = 0 if self._rounds is None else self._rounds.waited.ns
+        return time.perf_counter_ns() - self._session.data_ns - waited_ns
 
     def _roles(self) -> Roles:
         """Of a round with separated layers and others."""
