@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.document import DOCUMENT
-from benchmarks.parity import LOCAL, TASKS, Values, table
+from benchmarks.parity import LOCAL, TASKS, Values, behind, table
 from benchmarks.parity import STRATEGIES as WHOLE_OR_LESS
 
 ROOT = DOCUMENT.parents[1]
@@ -75,12 +75,7 @@ class OnLinks:
 EXCHANGES, MESSAGES = OnLinks("strategies", "exchange"), OnLinks("strategies", "its messages alone")
 STEPS = OnLinks("strategy-steps", "strategy")
 _SEEDS, _KEPT = 5, Values(RECORD)
-LEARNED = {
-    recipe: table(
-        recipe, {name: _KEPT.of(recipe, name) for name in (*WHOLE_OR_LESS, *LOCAL)}, _KEPT.curve(recipe, _SEEDS)
-    )
-    for recipe in TASKS
-}
+LEARNED = {recipe: table(recipe, _KEPT, [*WHOLE_OR_LESS, *LOCAL], _SEEDS) for recipe in TASKS}
 """As `make bench-parity` tells what it has kept."""
 OTHERS_LEARNED = [*list(WHOLE_OR_LESS)[1:], *LOCAL]
 """Beside whole gradients."""
@@ -104,7 +99,7 @@ def as_whole_after(name: str) -> str:
 
 
 def not_at_parity(recipe: str) -> list[str]:
-    return [first for first, *cells in rows(LEARNED[recipe]) if cells[-1] == "no"]
+    return behind(recipe, _KEPT, OTHERS_LEARNED, _SEEDS)[1:]
 
 
 def loss(*names: str) -> str:
