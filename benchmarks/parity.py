@@ -7,8 +7,9 @@ Each recipe is trained by each strategy with each seed: as many updates of as ma
 the same learning rate (a constant one, as schedulers step once a round where workers make several updates in it). A
 strategy is at parity where the mean of its measure is worse than that of whole gradients by less than MARGIN standard
 deviations (pooled over both): declared here, before anything is measured. Of one that is not, the first seeds state
-with how many updates of whole gradients its own are at parity (`stated`), and as many other seeds, of which the
-statement knows nothing, are to hold that by the same margin. How fast anything is, is not asked.
+with how many updates of whole gradients its own are at parity, and as many other seeds, of which the statement knows
+nothing, are to hold that by the same margin; one that they refute is made anew from all of them, for others to hold.
+How fast anything is, is not asked.
 
 The workers are on two machines, which are two addresses of this one, so that what is told between machines is. What is
 normalised over a batch is over a worker's own samples: 32 of an update, and where one worker leads those that the
@@ -27,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from math import inf, sqrt
+from math import inf, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ from rubato.testing import LocalJob
 MARGIN = 1.0
 ROOM = 0.5
 """Standard deviations by which a strategy is ahead of what is stated of it: other seeds spread, too."""
+ATTEMPTS = 3
+"""Statements on a strategy, each refuted but the last."""
 WORKERS = 4
 UPDATES, UPDATE = 256, 128
 """Updates of a run, and samples of one: of all workers together, where they make theirs by themselves, too."""
@@ -228,19 +231,58 @@ class Values:
             for step, value in values.items():
                 self._kept.put(group, str(step), [*self.of(group, str(step)), value])
 
-    def missing(self, wanted: Mapping[str, Sequence[str]], seeds: int) -> Iterator[tuple[str, str, int]]:
-        """What is still to be measured of these strategies, by recipe: recipe, strategy, seed."""
-        for recipe, names in wanted.items():
-            for name in names:
-                for seed in range(len(self.of(recipe, name)), seeds):
+    def missing(self, wanted: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
+        """What is still to be measured of so many seeds, by recipe and strategy: recipe, strategy, seed."""
+        for recipe, seeds in wanted.items():
+            for name, count in seeds.items():
+                for seed in range(len(self.of(recipe, name)), count):
                     yield recipe, name, seed
 
 
-def behind(recipe: str, values: Values, names: Sequence[str], seeds: int) -> list[str]:
-    """Those that are not at parity with whole gradients after the first of these seeds, whole gradients before them."""
-    task, whole = TASKS[recipe], values.of(recipe, WHOLE)[:seeds]
-    found = [name for name in names if task.worse_by(values.of(recipe, name)[:seeds], whole) >= MARGIN]
-    return [WHOLE, *found] if found else []
+@dataclass(frozen=True)
+class Statement:
+    """What is said of a strategy, and what became of that."""
+
+    updates: int
+    """It is at parity with so many of whole gradients; 0: with none."""
+    seeds: int
+    """So many first ones state it."""
+    worse: float
+    """By so many standard deviations, on the seeds behind them; on these, if it is at parity with all updates there.
+    nan: that was not measured yet."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is true, as far as is known."""
+        return self.worse < MARGIN
+
+
+def statement(recipe: str, values: Values, name: str, seeds: int) -> Statement:
+    """The newest one.  Args:    seeds: that state it at first, and that are to hold one."""
+    task, found, curve = TASKS[recipe], values.of(recipe, name), values.curve(recipe)
+    told = Statement(0, 0, inf)
+    while told.seeds < ATTEMPTS * seeds and not told.is_held:
+        known = told.seeds + seeds
+        updates = task.stated(found[:known], {look: those[:known] for look, those in curve.items()})
+        if updates == UPDATES and known == seeds:
+            return Statement(updates, known, task.worse_by(found[:known], curve[updates][:known]))
+        if not updates:
+            return Statement(0, known, inf)
+        others, theirs = (one[known : known + seeds] for one in (found, curve[updates]))
+        if min(len(others), len(theirs)) < seeds:
+            return Statement(updates, known, nan)
+        told = Statement(updates, known, task.worse_by(others, theirs))
+    return told
+
+
+def wanted(recipe: str, values: Values, names: Sequence[str], seeds: int) -> dict[str, int]:
+    """By strategy, seeds that its newest statement needs and those to hold it; of whole gradients as many as any."""
+    needed = {}
+    for name in names:
+        told = statement(recipe, values, name, seeds)
+        is_settled = not told.updates or (told.updates == UPDATES and told.seeds == seeds)
+        needed[name] = told.seeds + (0 if is_settled else seeds)
+    return {**needed, WHOLE: max(needed.values())}
 
 
 def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
@@ -256,23 +298,20 @@ def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
         f"| stated parity | worse by on {seeds} other seeds | held |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    curve = values.curve(recipe)
-    first = {look: those[:seeds] for look, those in curve.items()}
-    means = {look: statistics.fmean(those) for look, those in first.items()}
+    curve = {look: those[:seeds] for look, those in values.curve(recipe).items()}
+    means = {look: statistics.fmean(those) for look, those in curve.items()}
     for name in names:
-        found, others = values.of(recipe, name)[:seeds], values.of(recipe, name)[seeds : 2 * seeds]
-        mean, worse, stated = statistics.fmean(found), task.worse_by(found, first[UPDATES]), task.stated(found, first)
-        there = worse
-        if is_behind := stated < UPDATES:
-            there = task.worse_by(others, curve[stated][seeds : 2 * seeds]) if stated else inf
+        found, told = values.of(recipe, name)[:seeds], statement(recipe, values, name, seeds)
+        mean = statistics.fmean(found)
+        again = f", from {told.seeds} seeds" if told.seeds > seeds else ""
         cells = [
             f"{mean:.4f}",
             f"{statistics.stdev(found):.4f}",
-            f"{worse:+.1f}",
+            f"{task.worse_by(found, curve[UPDATES]):+.1f}",
             f"{task.updates_to(mean, means):.0f} updates",
-            f"{stated} updates",
-            f"{there:+.1f}" if is_behind else "",
-            "yes" if there < MARGIN else "no",
+            f"{told.updates} updates{again}",
+            f"{told.worse:+.1f}" if told.updates < UPDATES or again else "",
+            "yes" if told.is_held else "no",
         ]
         lines.append(" | ".join([f"| {name}", *cells]) + " |")
     return "\n".join(lines)
@@ -316,9 +355,10 @@ def main() -> None:
     with nothing_left_behind():
         environment = child_environment(os.environ, working_dir=PROGRAMS)
         with closing(ForkServer(PROGRAMS, environment)) as forkserver:
-            measure(forkserver, values, list(values.missing(dict.fromkeys(flags.recipes, names), flags.seeds)))
-            late = {recipe: behind(recipe, values, names, flags.seeds) for recipe in flags.recipes}
-            measure(forkserver, values, list(values.missing(late, 2 * flags.seeds)))
+            needed = {recipe: dict.fromkeys(names, flags.seeds) for recipe in flags.recipes}
+            for _ in range(1 + ATTEMPTS):
+                measure(forkserver, values, list(values.missing(needed)))
+                needed = {recipe: wanted(recipe, values, names, flags.seeds) for recipe in flags.recipes}
     head = f"{today()}, {machine(load)}; {versions(['torch'])}. {WORKERS} workers on {MACHINES} emulated machines"
     parts = [f"{head}, {flags.seeds} seeds, a constant learning rate."]
     parts += [table(recipe, values, names, flags.seeds) for recipe in flags.recipes]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.parity import (
+    ATTEMPTS,
     EVERY,
     LOCAL,
     LOOKS,
@@ -19,10 +20,11 @@ from benchmarks.parity import (
     UPDATES,
     WORKERS,
     Values,
-    behind,
     parser,
     spec_of,
+    statement,
     table,
+    wanted,
 )
 from benchmarks.programs.parity import ROUND
 from rubato.data.order import BatchPlan, RoundPlan
@@ -80,7 +82,7 @@ def test_what_was_kept_is_not_measured_again(tmp_path: Path) -> None:
     assert again.curve("char-lm") == {look: [2.5 + UPDATES - look] for look in LOOKS}
     again.add("char-lm", "fp16", {32: 3.5})
     assert again.of("char-lm", "fp16") == [3.5]
-    assert list(again.missing({"char-lm": ["auto", "fp16"], "image-classifier": ["auto"]}, 2)) == [
+    assert list(again.missing({"char-lm": {"auto": 2, "fp16": 2}, "image-classifier": {"auto": 2}})) == [
         ("char-lm", "auto", 1),
         ("char-lm", "fp16", 1),
         ("image-classifier", "auto", 0),
@@ -122,10 +124,16 @@ def test_beyond_a_look_that_was_not_behind_nothing_is_stated() -> None:
     assert TEXT.stated([2.1, 2.3], curve) == 16
 
 
-def kept(values: dict[str, list[float]]) -> Values:
-    """Of `char-lm`: whole gradients learn evenly down to 2.0 and 2.2, on both other seeds to 3.0 and 3.2."""
+BEHIND = 0.1 * 3 * EVERY
+"""What whole gradients learn in three looks."""
+ENDS = [2.0, 2.2, 3.0, 3.2, 2.4, 2.6, 2.5, 2.7]
+"""Of whole gradients, by seeds."""
+
+
+def kept(values: dict[str, list[float]], seeds: int = len(ENDS)) -> Values:
+    """Of `char-lm`, where whole gradients learn evenly."""
     found = Values(None)
-    for end in (2.0, 2.2, 3.0, 3.2):
+    for end in ENDS[:seeds]:
         found.add("char-lm", "auto", {look: end + 0.1 * (UPDATES - look) for look in LOOKS})
     for name, those in values.items():
         for value in those:
@@ -134,28 +142,39 @@ def kept(values: dict[str, list[float]]) -> Values:
 
 
 def test_what_is_stated_of_who_is_worse_by_a_deviation_is_held_by_other_seeds() -> None:
-    behind_by = 0.1 * 3 * EVERY
-    values = kept(
-        {
-            "near": [2.1, 2.2],
-            "far": [2.0 + behind_by, 2.2 + behind_by, 3.0 + behind_by, 3.2 + behind_by],
-            "lucky": [2.0 + behind_by, 2.2 + behind_by, 9.0 + behind_by, 9.2 + behind_by],
-            "lost": [90.0, 90.1, 3.0, 3.1],
-        }
-    )
-    names = ["auto", "near", "far", "lucky", "lost"]
-    assert behind("char-lm", values, names, 2) == ["auto", "far", "lucky", "lost"]
-    assert behind("char-lm", values, ["auto", "near"], 2) == [], "nor is it measured what they would be held against"
-    told = table("char-lm", values, names, 2)
+    values = kept({"near": [2.1, 2.2], "far": [one + BEHIND for one in ENDS[:4]], "lost": [90.0, 90.1, 3.0, 3.1]})
+    told = table("char-lm", values, ["auto", "near", "far", "lost"], 2)
     ends = [line.removesuffix(" |").split(" | ")[-4:] for line in told.splitlines()[4:]]
-    stated = UPDATES - 4 * EVERY
+    all_of_them = f"{UPDATES} updates"
     assert ends == [
-        [f"{UPDATES} updates", f"{UPDATES} updates", "", "yes"],
-        [f"{UPDATES} updates", f"{UPDATES} updates", "", "yes"],
-        [f"{UPDATES - 3 * EVERY} updates", f"{stated} updates", "-11.3", "yes"],
-        [f"{UPDATES - 3 * EVERY} updates", f"{stated} updates", "+31.1", "no"],
+        [all_of_them, all_of_them, "", "yes"],
+        [all_of_them, all_of_them, "", "yes"],
+        [f"{UPDATES - 3 * EVERY} updates", f"{UPDATES - 4 * EVERY} updates", "-11.3", "yes"],
         [f"{EVERY} updates", "0 updates", "+inf", "no"],
     ]
+
+
+def test_a_statement_that_other_seeds_refute_is_made_anew_from_all_of_them() -> None:
+    unlucky = [ENDS[0] + BEHIND, ENDS[1] + BEHIND, *(one + 2 * BEHIND for one in ENDS[2:])]
+    refuted = statement("char-lm", kept({"unlucky": unlucky[:4]}), "unlucky", 2)
+    assert refuted.seeds == 4
+    assert refuted.updates < UPDATES - 4 * EVERY
+    assert not refuted.is_held, "nobody has asked others yet"
+    held = statement("char-lm", kept({"unlucky": unlucky[:6]}), "unlucky", 2)
+    assert (held.updates, held.seeds, held.is_held) == (refuted.updates, 4, True)
+    never = [one + (1 + place // 2) * BEHIND for place, one in enumerate(ENDS)]
+    last = statement("char-lm", kept({"never": never}), "never", 2)
+    assert (last.seeds, last.is_held) == (2 * ATTEMPTS, False)
+
+
+def test_as_many_seeds_are_measured_as_statements_need() -> None:
+    others = {"near": [2.1, 2.2], "far": [one + BEHIND for one in ENDS[:2]]}
+    values, names = kept(others, seeds=2), ["auto", "near", "far"]
+    assert wanted("char-lm", values, names, 2) == {"auto": 4, "near": 2, "far": 4}
+    assert wanted("char-lm", values, names[:2], 2) == {"auto": 2, "near": 2}
+    unlucky = {"far": [ENDS[0] + BEHIND, ENDS[1] + BEHIND, *(one + 2 * BEHIND for one in ENDS[2:4])]}
+    assert wanted("char-lm", kept(unlucky, seeds=4), ["auto", "far"], 2) == {"auto": 6, "far": 6}
+    assert wanted("char-lm", kept({"lost": [90.0, 90.1]}, seeds=2), ["auto", "lost"], 2) == {"auto": 2, "lost": 2}
 
 
 @given(
