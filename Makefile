@@ -224,7 +224,7 @@ bench-published: setup ## Trees, separated layers and sketches beside what the l
 	$(BIN)/python -m benchmarks.published $(ARGS)
 
 .PHONY: bench-parity
-bench-parity: setup ## What each strategy learns, beside whole gradients (an hour on 2 cores); ARGS="--seeds 3 --recipes char-lm"
+bench-parity: setup ## What each strategy learns, beside whole gradients (an hour and a half on 2 cores); ARGS="--seeds 3 --recipes char-lm"
 	$(BIN)/python -m benchmarks.parity $(ARGS)
 
 .PHONY: load

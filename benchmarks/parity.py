@@ -6,8 +6,10 @@ python -m benchmarks.parity [--seeds 5] [--recipes image-classifier,char-lm] [--
 Each recipe is trained by each strategy with each seed: as many updates of as many samples each, of the same epochs, at
 the same learning rate (a constant one, as schedulers step once a round where workers make several updates in it). A
 strategy is at parity where the mean of its measure is worse than that of whole gradients by less than MARGIN standard
-deviations (pooled over both): declared here, before anything is measured. Where one is not, its parity is told by the
-updates after which whole gradients had come as far. How fast anything is, is not asked.
+deviations (pooled over both): declared here, before anything is measured. Of one that is not, the first seeds state
+with how many updates of whole gradients its own are at parity, and as many other seeds, of which the statement knows
+nothing, are to hold that by the same margin; one that they refute is made anew from all of them, for others to hold.
+How fast anything is, is not asked.
 
 The workers are on two machines, which are two addresses of this one, so that what is told between machines is. What is
 normalised over a batch is over a worker's own samples: 32 of an update, and where one worker leads those that the
@@ -25,8 +27,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
-from math import sqrt
+from itertools import pairwise, takewhile
+from math import inf, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,10 @@ from rubato.recipes import char_lm, image_classifier
 from rubato.testing import LocalJob
 
 MARGIN = 1.0
+ROOM = 0.5
+"""Standard deviations by which a strategy is ahead of what is stated of it: other seeds spread, too."""
+ATTEMPTS = 3
+"""Statements on a strategy, each refuted but the last."""
 WORKERS = 4
 UPDATES, UPDATE = 256, 128
 """Updates of a run, and samples of one: of all workers together, where they make theirs by themselves, too."""
@@ -109,6 +115,27 @@ class Task:
     def better_by(self, value: float, other: float) -> float:
         """How much better a value is than another."""
         return value - other if self.is_better_high else other - value
+
+    def worse_by(self, values: Sequence[float], others: Sequence[float]) -> float:
+        """How much worse the mean of these is than that of the others, in standard deviations, pooled over both."""
+        spread = sqrt((statistics.variance(values) + statistics.variance(others)) / 2)
+        difference = self.better_by(statistics.fmean(others), statistics.fmean(values))
+        return difference / spread if spread else 0.0
+
+    def stated(self, values: Sequence[float], curve: Mapping[int, Sequence[float]]) -> int:
+        """With how many updates of whole gradients a strategy is said to be at parity.
+
+        With all of them, if it is; else with those of the last look up to which it was ahead by ROOM standard
+        deviations.  0: it was so at none.
+
+        Args:
+            values: of the strategy at its end, by seeds.
+            curve:  by updates, ascending, those of whole gradients.
+        """
+        if self.worse_by(values, curve[UPDATES]) < MARGIN:
+            return UPDATES
+        ahead = list(takewhile(lambda look: self.worse_by(values, curve[look]) <= -ROOM, curve))
+        return ahead[-1] if ahead else 0
 
     def updates_to(self, value: float, curve: Mapping[int, float]) -> float:
         """After how many updates whole gradients were as good, linear between two looks: from the first look to all.
@@ -192,9 +219,9 @@ class Values:
         """To look at or to read, not to change."""
         return self._kept.get(recipe, name) or []
 
-    def curve(self, recipe: str, seeds: int) -> dict[int, float]:
-        """By updates, how good whole gradients were at the mean of the first of these seeds."""
-        return {look: statistics.fmean(self.of(f"{recipe}, {WHOLE}", str(look))[:seeds]) for look in LOOKS}
+    def curve(self, recipe: str) -> dict[int, list[float]]:
+        """By updates, ascending, how good whole gradients were: of each seed, in their order."""
+        return {look: self.of(f"{recipe}, {WHOLE}", str(look)) for look in LOOKS}
 
     def add(self, recipe: str, name: str, values: Mapping[int, float]) -> None:
         """Those of the next seed, by steps."""
@@ -204,35 +231,101 @@ class Values:
             for step, value in values.items():
                 self._kept.put(group, str(step), [*self.of(group, str(step)), value])
 
-    def missing(self, recipes: Sequence[str], names: Sequence[str], seeds: int) -> Iterator[tuple[str, str, int]]:
-        """What is still to be measured: recipe, strategy, seed."""
-        for recipe in recipes:
-            for name in names:
-                for seed in range(len(self.of(recipe, name)), seeds):
+    def missing(self, wanted: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, str, int]]:
+        """What is still to be measured of so many seeds, by recipe and strategy: recipe, strategy, seed."""
+        for recipe, seeds in wanted.items():
+            for name, count in seeds.items():
+                for seed in range(len(self.of(recipe, name)), count):
                     yield recipe, name, seed
 
 
-def table(recipe: str, found: Mapping[str, Sequence[float]], curve: Mapping[int, float]) -> str:
-    """By strategy: mean, spread, how much worse that is than whole gradients, and after how many updates they were so.
+@dataclass(frozen=True)
+class Statement:
+    """What is said of a strategy, and what became of that."""
 
-    Args:    curve: as `Task.updates_to` takes it.
+    updates: int
+    """It is at parity with so many of whole gradients; 0: with none."""
+    seeds: int
+    """So many first ones state it."""
+    worse: float
+    """By so many standard deviations, on the seeds behind them; on these, if it is at parity with all updates there.
+    nan: that was not measured yet."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is true, as far as is known."""
+        return self.worse < MARGIN
+
+
+def statement(recipe: str, values: Values, name: str, seeds: int) -> Statement:
+    """The newest one.  Args:    seeds: that state it at first, and that are to hold one."""
+    task, found, curve = TASKS[recipe], values.of(recipe, name), values.curve(recipe)
+    told = Statement(0, 0, inf)
+    while told.seeds < ATTEMPTS * seeds and not told.is_held:
+        known = told.seeds + seeds
+        updates = task.stated(found[:known], {look: those[:known] for look, those in curve.items()})
+        if updates == UPDATES and known == seeds:
+            return Statement(updates, known, task.worse_by(found[:known], curve[updates][:known]))
+        if not updates:
+            return Statement(0, known, inf)
+        others, theirs = (one[known : known + seeds] for one in (found, curve[updates]))
+        if min(len(others), len(theirs)) < seeds:
+            return Statement(updates, known, nan)
+        told = Statement(updates, known, task.worse_by(others, theirs))
+    return told
+
+
+def wanted(recipe: str, values: Values, names: Sequence[str], seeds: int) -> dict[str, int]:
+    """By strategy, seeds that its newest statement needs and those to hold it; of whole gradients as many as any."""
+    needed = {}
+    for name in names:
+        told = statement(recipe, values, name, seeds)
+        is_settled = not told.updates or (told.updates == UPDATES and told.seeds == seeds)
+        needed[name] = told.seeds + (0 if is_settled else seeds)
+    return {**needed, WHOLE: max(needed.values())}
+
+
+def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
+    """By strategy: mean and spread, how far that is behind whole gradients, what is stated of it and whether that held.
+
+    The last two are of other seeds than all the rest where a strategy is not at parity.
     """
     task = TASKS[recipe]
     lines = [
         f"`{recipe}`, {task.measure.replace('_', ' ')} after {UPDATES} updates of {UPDATE} samples:",
         "",
-        "| strategy | mean | standard deviation | worse by, standard deviations | as whole gradients after | parity |",
-        "|---|---|---|---|---|---|",
+        "| strategy | mean | standard deviation | worse by, standard deviations | as whole gradients after "
+        f"| stated parity | worse by on {seeds} other seeds | held |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    whole = found[WHOLE]
-    for name, values in found.items():
-        spread = sqrt((statistics.variance(values) + statistics.variance(whole)) / 2)
-        difference = task.better_by(statistics.fmean(whole), statistics.fmean(values))
-        worse = difference / spread if spread else 0.0
-        after = task.updates_to(statistics.fmean(values), curve)
-        cells = f"{statistics.fmean(values):.4f} | {statistics.stdev(values):.4f} | {worse:+.1f} | {after:.0f} updates"
-        lines.append(f"| {name} | {cells} | {'yes' if worse < MARGIN else 'no'} |")
+    curve = {look: those[:seeds] for look, those in values.curve(recipe).items()}
+    means = {look: statistics.fmean(those) for look, those in curve.items()}
+    for name in names:
+        found, told = values.of(recipe, name)[:seeds], statement(recipe, values, name, seeds)
+        mean = statistics.fmean(found)
+        again = f", from {told.seeds} seeds" if told.seeds > seeds else ""
+        cells = [
+            f"{mean:.4f}",
+            f"{statistics.stdev(found):.4f}",
+            f"{task.worse_by(found, curve[UPDATES]):+.1f}",
+            f"{task.updates_to(mean, means):.0f} updates",
+            f"{told.updates} updates{again}",
+            f"{told.worse:+.1f}" if told.updates < UPDATES or again else "",
+            "yes" if told.is_held else "no",
+        ]
+        lines.append(" | ".join([f"| {name}", *cells]) + " |")
     return "\n".join(lines)
+
+
+def measure(forkserver: ForkServer, values: Values, missing: Sequence[tuple[str, str, int]]) -> None:
+    """Recipe, strategy and seed one after the other, into the values, with a line for each."""
+    began = time.monotonic()
+    for number, (recipe, name, seed) in enumerate(missing, 1):
+        values.add(recipe, name, train(forkserver, recipe, name, seed))
+        left = (time.monotonic() - began) / number * (len(missing) - number)
+        run = f"{number} of {len(missing)}, {recipe}, {name}, seed {seed}"
+        value = values.of(recipe, name)[-1]
+        print(f"{run}: {value:.4f}; about {left / 60:.0f} min left", file=sys.stderr, flush=True)
 
 
 def several(text: str) -> int:
@@ -259,22 +352,16 @@ def main() -> None:
     load = os.getloadavg()[0]
     names = list(dict.fromkeys([WHOLE, *flags.strategies]))
     values = Values(flags.json)
-    missing = list(values.missing(flags.recipes, names, flags.seeds))
-    began = time.monotonic()
     with nothing_left_behind():
         environment = child_environment(os.environ, working_dir=PROGRAMS)
         with closing(ForkServer(PROGRAMS, environment)) as forkserver:
-            for number, (recipe, name, seed) in enumerate(missing, 1):
-                values.add(recipe, name, train(forkserver, recipe, name, seed))
-                left = (time.monotonic() - began) / number * (len(missing) - number)
-                run = f"{number} of {len(missing)}, {recipe}, {name}, seed {seed}"
-                value = values.of(recipe, name)[-1]
-                print(f"{run}: {value:.4f}; about {left / 60:.0f} min left", file=sys.stderr, flush=True)
+            needed = {recipe: dict.fromkeys(names, flags.seeds) for recipe in flags.recipes}
+            for _ in range(1 + ATTEMPTS):
+                measure(forkserver, values, list(values.missing(needed)))
+                needed = {recipe: wanted(recipe, values, names, flags.seeds) for recipe in flags.recipes}
     head = f"{today()}, {machine(load)}; {versions(['torch'])}. {WORKERS} workers on {MACHINES} emulated machines"
     parts = [f"{head}, {flags.seeds} seeds, a constant learning rate."]
-    for recipe in flags.recipes:
-        found_of = {name: values.of(recipe, name)[: flags.seeds] for name in names}
-        parts.append(table(recipe, found_of, values.curve(recipe, flags.seeds)))
+    parts += [table(recipe, values, names, flags.seeds) for recipe in flags.recipes]
     publish("parity", "\n\n".join(parts), writes=flags.write)
 
 

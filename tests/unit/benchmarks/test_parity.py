@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.parity import (
+    ATTEMPTS,
     EVERY,
     LOCAL,
     LOOKS,
@@ -21,7 +22,9 @@ from benchmarks.parity import (
     Values,
     parser,
     spec_of,
+    statement,
     table,
+    wanted,
 )
 from benchmarks.programs.parity import ROUND
 from rubato.data.order import BatchPlan, RoundPlan
@@ -76,28 +79,102 @@ def test_what_was_kept_is_not_measured_again(tmp_path: Path) -> None:
     values.add("char-lm", "auto", {look: 2.5 + UPDATES - look for look in LOOKS})
     again = Values(file)
     assert again.of("char-lm", "auto") == [2.5]
-    assert again.curve("char-lm", 2) == {look: 2.5 + UPDATES - look for look in LOOKS}
+    assert again.curve("char-lm") == {look: [2.5 + UPDATES - look] for look in LOOKS}
     again.add("char-lm", "fp16", {32: 3.5})
     assert again.of("char-lm", "fp16") == [3.5]
-    assert list(again.missing(["char-lm"], ["auto", "fp16"], 2)) == [
+    assert list(again.missing({"char-lm": {"auto": 2, "fp16": 2}, "image-classifier": {"auto": 2}})) == [
         ("char-lm", "auto", 1),
         ("char-lm", "fp16", 1),
+        ("image-classifier", "auto", 0),
+        ("image-classifier", "auto", 1),
     ]
     file.write_text(file.read_text().replace(f'"updates": {UPDATES}', '"updates": 1'))
     with pytest.raises(ValueError, match="name another file"):
         Values(file)
 
 
-def test_who_is_worse_by_a_deviation_is_not_at_parity_but_as_far_as_whole_gradients_were_before() -> None:
-    curve = {16: 4.1, 32: 2.5, 48: 2.1}
-    told = table("char-lm", {"auto": [2.0, 2.2], "near": [2.1, 2.2], "far": [2.3, 2.5]}, curve)
-    ends = [line.split(" | ")[-2:] for line in told.splitlines()[4:]]
-    assert ends == [["48 updates", "yes |"], ["46 updates", "yes |"], ["36 updates", "no |"]]
-    told = table("image-classifier", {"auto": [0.9, 0.92], "far": [0.8, 0.82]}, {16: 0.71, 32: 0.91})
-    assert [line.split(" | ")[-2:] for line in told.splitlines()[4:]] == [
-        ["32 updates", "yes |"],
-        ["24 updates", "no |"],
+IMAGES, TEXT = TASKS["image-classifier"], TASKS["char-lm"]
+WHOLE_ON_THE_WAY = {16: [4.0, 4.2], 32: [2.4, 2.6], 48: [2.0, 2.2], UPDATES: [1.9, 2.1]}
+"""A loss."""
+
+
+@pytest.mark.parametrize(
+    ("values", "updates"),
+    [
+        ([1.9, 2.1], UPDATES),
+        ([2.0, 2.15], UPDATES),
+        ([1.0, 1.1], UPDATES),
+        ([2.1, 2.3], 32),
+        ([2.05, 2.55], 32),
+        ([2.4, 2.6], 16),
+        ([3.9, 4.15], 0),
+        ([5.0, 5.1], 0),
+    ],
+)
+def test_parity_is_stated_with_the_last_look_that_is_behind_by_half_a_deviation(
+    values: list[float], updates: int
+) -> None:
+    assert TEXT.stated(values, WHOLE_ON_THE_WAY) == updates
+    falling = {look: [-one for one in those] for look, those in WHOLE_ON_THE_WAY.items()}
+    assert IMAGES.stated([-one for one in values], falling) == updates
+
+
+def test_beyond_a_look_that_was_not_behind_nothing_is_stated() -> None:
+    curve = {16: [4.0, 4.2], 32: [2.0, 2.2], 48: [2.4, 2.6], UPDATES: [1.0, 1.2]}
+    assert TEXT.stated([2.1, 2.3], curve) == 16
+
+
+BEHIND = 0.1 * 3 * EVERY
+"""What whole gradients learn in three looks."""
+ENDS = [2.0, 2.2, 3.0, 3.2, 2.4, 2.6, 2.5, 2.7]
+"""Of whole gradients, by seeds."""
+
+
+def kept(values: dict[str, list[float]], seeds: int = len(ENDS)) -> Values:
+    """Of `char-lm`, where whole gradients learn evenly."""
+    found = Values(None)
+    for end in ENDS[:seeds]:
+        found.add("char-lm", "auto", {look: end + 0.1 * (UPDATES - look) for look in LOOKS})
+    for name, those in values.items():
+        for value in those:
+            found.add("char-lm", name, {32: value})
+    return found
+
+
+def test_what_is_stated_of_who_is_worse_by_a_deviation_is_held_by_other_seeds() -> None:
+    values = kept({"near": [2.1, 2.2], "far": [one + BEHIND for one in ENDS[:4]], "lost": [90.0, 90.1, 3.0, 3.1]})
+    told = table("char-lm", values, ["auto", "near", "far", "lost"], 2)
+    ends = [line.removesuffix(" |").split(" | ")[-4:] for line in told.splitlines()[4:]]
+    all_of_them = f"{UPDATES} updates"
+    assert ends == [
+        [all_of_them, all_of_them, "", "yes"],
+        [all_of_them, all_of_them, "", "yes"],
+        [f"{UPDATES - 3 * EVERY} updates", f"{UPDATES - 4 * EVERY} updates", "-11.3", "yes"],
+        [f"{EVERY} updates", "0 updates", "+inf", "no"],
     ]
+
+
+def test_a_statement_that_other_seeds_refute_is_made_anew_from_all_of_them() -> None:
+    unlucky = [ENDS[0] + BEHIND, ENDS[1] + BEHIND, *(one + 2 * BEHIND for one in ENDS[2:])]
+    refuted = statement("char-lm", kept({"unlucky": unlucky[:4]}), "unlucky", 2)
+    assert refuted.seeds == 4
+    assert refuted.updates < UPDATES - 4 * EVERY
+    assert not refuted.is_held, "nobody has asked others yet"
+    held = statement("char-lm", kept({"unlucky": unlucky[:6]}), "unlucky", 2)
+    assert (held.updates, held.seeds, held.is_held) == (refuted.updates, 4, True)
+    never = [one + (1 + place // 2) * BEHIND for place, one in enumerate(ENDS)]
+    last = statement("char-lm", kept({"never": never}), "never", 2)
+    assert (last.seeds, last.is_held) == (2 * ATTEMPTS, False)
+
+
+def test_as_many_seeds_are_measured_as_statements_need() -> None:
+    others = {"near": [2.1, 2.2], "far": [one + BEHIND for one in ENDS[:2]]}
+    values, names = kept(others, seeds=2), ["auto", "near", "far"]
+    assert wanted("char-lm", values, names, 2) == {"auto": 4, "near": 2, "far": 4}
+    assert wanted("char-lm", values, names[:2], 2) == {"auto": 2, "near": 2}
+    unlucky = {"far": [ENDS[0] + BEHIND, ENDS[1] + BEHIND, *(one + 2 * BEHIND for one in ENDS[2:4])]}
+    assert wanted("char-lm", kept(unlucky, seeds=4), ["auto", "far"], 2) == {"auto": 6, "far": 6}
+    assert wanted("char-lm", kept({"lost": [90.0, 90.1]}, seeds=2), ["auto", "lost"], 2) == {"auto": 2, "lost": 2}
 
 
 @given(
@@ -120,7 +197,7 @@ def test_what_lies_on_the_curve_is_found_where_it_lies(recipe: str, steps: list[
 @pytest.mark.parametrize(("value", "updates"), [(0.3, 16), (0.5, 16), (0.65, 40), (0.7, 48), (0.95, 80)])
 def test_of_a_curve_that_falls_the_first_place_counts(value: float, updates: float) -> None:
     curve = {16: 0.5, 32: 0.6, 48: 0.7, 64: 0.4, 80: 0.9}
-    assert TASKS["image-classifier"].updates_to(value, curve) == pytest.approx(updates)
+    assert IMAGES.updates_to(value, curve) == pytest.approx(updates)
     falling = {16: 0.5, 32: 0.4, 48: 0.9}
-    assert TASKS["image-classifier"].updates_to(0.3, falling) == 16
-    assert TASKS["image-classifier"].updates_to(0.7, falling) == pytest.approx(32 + 16 * 0.3 / 0.5)
+    assert IMAGES.updates_to(0.3, falling) == 16
+    assert IMAGES.updates_to(0.7, falling) == pytest.approx(32 + 16 * 0.3 / 0.5)
