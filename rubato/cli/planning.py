@@ -216,6 +216,8 @@ def _show(answer: Plan, *, shows_all: bool) -> None:
         put(sentence)
     put("\nThe fastest of each strategy:")
     _put_options(answer.best, answer.recommended)
+    if not shows_all and all(one.workers == 1 for one in answer.best):
+        put("One worker exchanges nothing: --all shows each strategy with more workers.")
     if shows_all:
         put("\nEvery strategy, by workers:")
         _put_options(answer.options, answer.recommended)

@@ -122,6 +122,11 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             "how far they came: a step is so many updates, for schedules, checkpoints, scaling and losses, too. "
             "Compare loss curves at equal samples with those without."
         )
+        if local.method == "diloco" and (reach := local.outer.lr / (1 - local.outer.momentum)) > 1:
+            yield (
+                f"Where steps go one way, the outer optimizer goes up to {reach:.2g} times as far as these updates "
+                "came: if the loss grows again, lower the program's learning rate, or local_updates.outer.lr."
+            )
         if local.sync_every == 1:
             yield "With sync_every: 1 all exchange after each update, which saves nothing: say 8, or 32."
     if spec.aggregation.needs_alike:

@@ -234,3 +234,12 @@ def test_what_can_do_nothing_is_told() -> None:
     assert "makes 1 update by itself" in once
     assert "which saves nothing: say 8" in once
     assert "saves nothing" not in said(batch={"global_size": 128}, local_updates={"method": "diloco", "sync_every": 4})
+
+
+def test_how_far_an_outer_optimizer_goes_is_told() -> None:
+    batch = {"global_size": 128}
+    usual = said(batch=batch, local_updates={"method": "diloco", "sync_every": 4})
+    assert "goes up to 7 times as far as these updates came" in usual
+    plain = {"method": "diloco", "sync_every": 4, "outer": {"lr": 0.7, "momentum": 0.0}}
+    assert "times as far" not in said(batch=batch, local_updates=plain)
+    assert "times as far" not in said(batch=batch, local_updates={"method": "local_sgd", "sync_every": 4})

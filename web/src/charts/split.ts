@@ -7,7 +7,7 @@ import { type LaneChoice, type LaneData, movingAverage, thin, visibleSpan, xOf }
 export const LAYERS = [
   { colour: "chart-workers", name: "communication and waiting" },
   { colour: "chart-speed", name: "compute" },
-  { colour: "chart-third", name: "data" },
+  { colour: "chart-second", name: "data" },
 ];
 
 const PARTS = ["step_seconds", "compute_seconds", "data_seconds"] as const;
