@@ -51,8 +51,8 @@ class LocalUpdatesSpec:
     its weights; nobody waits for anybody within a step. `layer_separation`: one worker (or some, `keepers`) has the
     layers at `cut`, the others all before them."""
     sync_every: int = 1
-    """Updates of each microbatch in a step; of the last three: updates in a step, whoever computes them.
-    `batch.global_size` is the samples of all of them, of all microbatches."""
+    """Updates of each microbatch in a step; of `synchronous`, `asynchronous` and `layer_separation`: updates in a step,
+    whoever computes them. `batch.global_size` is the samples of all of them, of all microbatches."""
     outer: OuterSpec = OuterSpec()
     """The outer optimizer of `diloco` and `streaming_diloco`."""
     fragments: int = 1
