@@ -105,6 +105,7 @@ def test_a_program_is_profiled_and_planned_for(folder: Path, capsys: pytest.Capt
     ]
 
 
+@pytest.mark.long
 def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path) -> None:
     """One buffer of float64 has all gradients travel so."""
     buffer = "    model.register_buffer('seen', torch.zeros(1).double())\n"
@@ -117,7 +118,9 @@ def test_bytes_are_those_of_the_engine_s_vector_and_of_activations(folder: Path)
 @pytest.mark.parametrize(
     ("recipe", "least"),
     [
-        ("image-classifier", 4 * 2 * 2 * (32 * 8 * 8 + 64 * 4 * 4)),  # into BatchNorm, and out of ReLU, of two each
+        pytest.param(  # into BatchNorm, and out of ReLU, of two each
+            "image-classifier", 4 * 2 * 2 * (32 * 8 * 8 + 64 * 4 * 4), marks=pytest.mark.long
+        ),
         ("char-lm", 4 * 32 * (2 * 2 * 4 * 64 + 128)),  # into GELU, and out of it, of two; and what is predicted
     ],
 )
@@ -165,6 +168,7 @@ def test_what_cannot_be_profiled_says_why(folder: Path, capfd: pytest.CaptureFix
     assert "profile.json is no profile (layers" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_compression_is_measured_as_the_spec_has_it(folder: Path) -> None:
     sizes = ["--set", "batch.global_size=64", "--set", "batch.num_microbatches=16", "--set", "reproducible=false"]
     aggregation = "aggregation.compression.method=topk", "aggregation.compression.density=0.25"

@@ -260,6 +260,7 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_mistake_fails_a_program_whose_modules_are_called_as_ours(
     running: RunningHome, package: Path, tmp_path: Path
 ) -> None:
