@@ -303,6 +303,7 @@ def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
     for name in names:
         found, told = values.of(recipe, name)[:seeds], statement(recipe, values, name, seeds)
         mean = statistics.fmean(found)
+        is_asked = told.updates < UPDATES or told.seeds > seeds
         again = f", from {told.seeds} seeds" if told.seeds > seeds else ""
         cells = [
             f"{mean:.4f}",
@@ -310,8 +311,8 @@ def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
             f"{task.worse_by(found, curve[UPDATES]):+.1f}",
             f"{task.updates_to(mean, means):.0f} updates",
             f"{told.updates} updates{again}",
-            f"{told.worse:+.1f}" if told.updates < UPDATES or again else "",
-            "yes" if told.is_held else "no",
+            f"{told.worse:+.1f}" if is_asked else "",
+            ("yes" if told.is_held else "no") if is_asked else "",
         ]
         lines.append(" | ".join([f"| {name}", *cells]) + " |")
     return "\n".join(lines)

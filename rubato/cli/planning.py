@@ -128,7 +128,7 @@ def plan(
     from rubato.planner.choose import plan as make
 
     if gbit is not None and links_of is not None:
-        raise typer.BadParameter("--links-of is of a job that has measured the network: leave --gbit out, or that")
+        raise typer.BadParameter("say --gbit or --links-of, not both")
     if gbit is None and links_of is None:
         raise typer.BadParameter("say --gbit, or --links-of a job that has measured the network")
     if noise_scale is not None:
@@ -216,7 +216,8 @@ def _show(answer: Plan, *, shows_all: bool) -> None:
         put(sentence)
     put("\nThe fastest of each strategy:")
     _put_options(answer.best, answer.recommended)
-    if not shows_all and all(one.workers == 1 for one in answer.best):
+    has_more = any(one.workers > 1 for one in answer.options)
+    if has_more and not shows_all and all(one.workers == 1 for one in answer.best):
         put("One worker exchanges nothing: --all shows each strategy with more workers.")
     if shows_all:
         put("\nEvery strategy, by workers:")

@@ -90,8 +90,8 @@ class Aggregation(Keeping):
         self._layout = layout_of_flat(flat)
         if method in PLACED and self._layout.numel >= MAX_PLACES:
             raise SpecMismatch(
-                f"{method} names places among less than 2**31 elements, and the model has {self._layout.numel}; "
-                "use powersgd or onebit"
+                f"aggregation.compression.method: {method} names places among less than 2**31 elements, and the model "
+                f"has {self._layout.numel}; use powersgd or onebit"
             )
         self.begin([0], counts=False)
         self._settled = self._fresh()

@@ -81,8 +81,8 @@ class Separation:
         before = {id(one) for name, one in _outside(state, self._back)}
         if behind & before:
             raise SpecMismatch(
-                f"{spec.local_updates.cut} shares parameters with layers outside of it, and they train on different "
-                "workers: cut behind what is shared"
+                f"local_updates.cut: {spec.local_updates.cut} shares parameters with layers outside of it, and they "
+                "train on different workers: cut behind what is shared"
             )
         named = [(name, one) for name, one in state.named_parameters() if one.requires_grad]
         front = [(name, one) for name, one in named if id(one) not in behind]
@@ -90,8 +90,8 @@ class Separation:
         """Parameters of the back."""
         if not front or not self._kept:
             raise SpecMismatch(
-                f"{spec.local_updates.cut} has {'all' if self._kept else 'none'} of the parameters that are trained: "
-                "cut elsewhere, or leave layer_separation out"
+                f"local_updates.cut: {spec.local_updates.cut} has {'all' if self._kept else 'none'} of the parameters "
+                "that are trained: cut elsewhere, or leave layer_separation out"
             )
         inner = {id(module) for module in self._back.modules()}
         buffers = [one for one in state.buffers if id(one.module) not in inner]
@@ -423,8 +423,8 @@ def _check_not_compiled(state: TrainingState) -> None:
         for module in model.modules():
             if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
                 raise SpecMismatch(
-                    "a compiled model does not ask another worker for a part of it: leave torch.compile out, or "
-                    "layer_separation"
+                    "local_updates.method: with layer_separation a model asks another worker for a part of it, and a "
+                    "compiled one does not: leave torch.compile out, or that"
                 )
 
 

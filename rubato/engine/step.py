@@ -365,7 +365,9 @@ class Step:
         """One microbatch that others compute too, for its digest alone."""
         session = self._session
         self._restore(before_float, before_other)
+        read_ns = session.data_ns
         yield self._open(range(1))
+        session.data_ns = read_ns  # neither computing it nor reading it is this worker's share of the step
         self._check_unchanged()
         session.audit = session.sums.digest_of_pass(self.index, self._weight, before_float)
         session.present_microbatch = None

@@ -124,13 +124,13 @@ class LocalUpdatesSpec:
             (
                 self.backups == 0 or self.method == "synchronous",
                 "backups",
-                f"{self.method} waits for no slowest worker; say method: synchronous, or leave it out",
+                f"{self.method} has no backup workers; say method: synchronous, or leave it out",
             ),
             (self.backups >= 0, "backups", f"must be at least 0, got {self.backups}"),
             (
                 self.staleness is None or self.is_asynchronous,
                 "staleness",
-                f"{self.method} knows no gradients of older weights; say method: asynchronous, or leave it out",
+                f"{self.method} has no bound on staleness; say method: asynchronous, or leave it out",
             ),
             (
                 self.staleness is None or 1 <= self.staleness <= MAX_STALENESS,

@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 from rubato.wire.aggregation import KEEPING_NOTHING, SKETCHES
 from rubato.wire.spec import JobSpec
-from rubato.wire.units import plural
+from rubato.wire.units import plural, three_digits
 
 FOUND = 0.05
 """The largest density at which a sketch finds 95 % of what stands out (docs/benchmarks.md, what a sketch finds)."""
+
+FAR = 1.05
+"""So many times as far as updates came, an outer optimizer goes markedly farther."""
 
 
 def remarks_of(spec: JobSpec) -> list[str]:
@@ -49,13 +52,13 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
         yield f"Gradients are exchanged whole by {name}, when the backward pass is over and not beside it."
     for setting, methods in spec.aggregation.unused.items():
         yield (
-            f"With compression.method: {compression.method} nothing has a {setting}, and aggregation.compression."
-            f"{setting} does nothing in training: say method: {' or '.join(sorted(methods))}, or leave it out."
+            f"aggregation.compression.{setting} does nothing in training with method: {compression.method}; it is for "
+            f"{', '.join(sorted(methods))}: say one of them, or leave it out."
         )
     if spec.aggregation.servers > spec.workers.upper:
         yield (
-            f"No more workers add up for all than there are: {spec.workers.upper} at most (workers.max), of "
-            f"aggregation.servers: {spec.aggregation.servers}."
+            f"aggregation.servers: {spec.aggregation.servers} is more than there may be workers (workers.max): at most "
+            f"{spec.workers.upper} add up for all."
         )
     is_sketch = compression.method in SKETCHES and compression.columns == "auto"
     if is_sketch and compression.density > FOUND:
@@ -122,10 +125,10 @@ def _of_bits(spec: JobSpec) -> Iterator[str]:
             "how far they came: a step is so many updates, for schedules, checkpoints, scaling and losses, too. "
             "Compare loss curves at equal samples with those without."
         )
-        if local.method == "diloco" and (reach := local.outer.lr / (1 - local.outer.momentum)) > 1:
+        if local.method == "diloco" and (reach := local.outer.lr / (1 - local.outer.momentum)) > FAR:
             yield (
-                f"Where steps go one way, the outer optimizer goes up to {reach:.2g} times as far as these updates "
-                "came: if the loss grows again, lower the program's learning rate, or local_updates.outer.lr."
+                f"Where steps go one way, the outer optimizer goes up to {three_digits(reach)} times as far as these "
+                "updates came: if the loss grows again, lower the program's learning rate, or local_updates.outer.lr."
             )
         if local.sync_every == 1:
             yield "With sync_every: 1 all exchange after each update, which saves nothing: say 8, or 32."

@@ -146,7 +146,7 @@ def test_what_is_beyond_any_network_is_named_as_it_was_typed(
     ("flags", "told"),
     [
         ([], "say --gbit, or --links-of a job that has measured the network"),
-        (["--gbit", "1", "--links-of", "links"], "leave --gbit out, or that"),
+        (["--gbit", "1", "--links-of", "links"], "say --gbit or --links-of, not both"),
         (["--gbit", "1", "--noise-scale", "0"], "Invalid value for --noise-scale: noise_scale: must lie above 0"),
     ],
 )

@@ -41,7 +41,7 @@ def test_both_ways_to_wait_for_all_that_a_staleness_of_0_is_sent_to_are_allowed(
         (
             {"staleness": 1},
             {},
-            "local_updates.staleness: none knows no gradients of older weights; say method: asynchronous",
+            "local_updates.staleness: none has no bound on staleness; say method: asynchronous",
         ),
         (
             {"method": "asynchronous", "staleness": 0},
@@ -72,7 +72,7 @@ def test_both_ways_to_wait_for_all_that_a_staleness_of_0_is_sent_to_are_allowed(
             "local_updates.mix: must be at least 0 and below 1, got 1.0",
         ),
         ({"method": "streaming_diloco"}, {}, "with streaming_diloco each worker trains weights of its own"),
-        ({"backups": 1}, {}, "local_updates.backups: none waits for no slowest worker; say method: synchronous"),
+        ({"backups": 1}, {}, "local_updates.backups: none has no backup workers; say method: synchronous"),
         (
             {"method": "synchronous", "backups": -1},
             {"reproducible": False},

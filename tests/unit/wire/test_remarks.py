@@ -195,14 +195,23 @@ def test_that_one_microbatch_has_no_noise_is_told() -> None:
 @pytest.mark.parametrize(
     ("compression", "told"),
     [
-        ({"density": 0.1}, "With compression.method: none nothing has a density"),
+        ({"density": 0.1}, "aggregation.compression.density does nothing in training with method: none; it is for"),
         (
             {"density": 0.1},
-            "say method: gtopk or hierarchical_topk or sketch or sketched_sgd or topk, or leave it out.",
+            "gtopk, hierarchical_topk, sketch, sketched_sgd, topk: say one of them, or leave it out.",
         ),
-        ({"method": "topk", "rank": 8}, "aggregation.compression.rank does nothing in training: say method: powersgd"),
-        ({"method": "powersgd", "threshold": 0.1}, "With compression.method: powersgd nothing has a threshold"),
-        ({"method": "gtopk", "rows": 3, "columns": 9}, "nothing has a rows"),
+        (
+            {"method": "topk", "rank": 8},
+            "compression.rank does nothing in training with method: topk; it is for powersgd: say",
+        ),
+        (
+            {"method": "powersgd", "threshold": 0.1},
+            "compression.threshold does nothing in training with method: powersgd; it is for threshold",
+        ),
+        (
+            {"method": "gtopk", "rows": 3, "columns": 9},
+            "compression.rows does nothing in training with method: gtopk; it is for sketch, sketched_sgd",
+        ),
     ],
 )
 def test_settings_of_other_methods_are_told(compression: dict[str, Any], told: str) -> None:
@@ -222,10 +231,10 @@ def test_settings_of_the_method_are_not_told() -> None:
 
 def test_what_can_do_nothing_is_told() -> None:
     several = {"algorithm": "server", "servers": 9}
-    assert "4 at most (workers.max), of aggregation.servers: 9" in said(
+    assert "servers: 9 is more than there may be workers (workers.max): at most 4 add up for all" in said(
         reproducible=False, workers={"max": 4}, aggregation=several
     )
-    assert "at most (workers.max)" not in said(reproducible=False, workers={"max": 9}, aggregation=several)
+    assert "add up for all" not in said(reproducible=False, workers={"max": 9}, aggregation=several)
     alone = {"method": "layer_separation", "sync_every": 8, "cut": "classifier"}
     fields = {"reproducible": False, "batch": {"global_size": 128}, "local_updates": alone}
     assert "nothing is separated" in said(workers={"max": 1}, **fields)
@@ -240,6 +249,7 @@ def test_how_far_an_outer_optimizer_goes_is_told() -> None:
     batch = {"global_size": 128}
     usual = said(batch=batch, local_updates={"method": "diloco", "sync_every": 4})
     assert "goes up to 7 times as far as these updates came" in usual
-    plain = {"method": "diloco", "sync_every": 4, "outer": {"lr": 0.7, "momentum": 0.0}}
-    assert "times as far" not in said(batch=batch, local_updates=plain)
+    for outer in ({"lr": 0.7, "momentum": 0.0}, {"lr": 0.1, "momentum": 0.9}):
+        no_farther = {"method": "diloco", "sync_every": 4, "outer": outer}
+        assert "times as far" not in said(batch=batch, local_updates=no_farther)
     assert "times as far" not in said(batch=batch, local_updates={"method": "local_sgd", "sync_every": 4})
