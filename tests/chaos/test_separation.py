@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -95,7 +94,7 @@ def test_what_the_other_side_of_the_cut_takes_is_not_computing(tmp_path: Path, s
         run.result()
         rows = [row["values"] for row in run.rows() if row["workers"] == 2]
     assert rows, "two workers never trained"
-    step_s, compute_s, data_s = (median(row[f"{name}_seconds"] for row in rows) for name in ("step", "compute", "data"))
+    step_s, compute_s, data_s = (min(row[f"{name}_seconds"] for row in rows) for name in ("step", "compute", "data"))
     slept_s = pause_s * updates
     assert step_s >= slept_s
     assert compute_s >= slept_s if slow == "head" else compute_s < slept_s / 2

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from statistics import median
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from rubato.wire.spec import parse_spec
 
 pytestmark = pytest.mark.usefixtures("generators")
 
-UPDATES, STEPS = 3, 3
+UPDATES, STEPS = 3, 5
 PAUSE_S = 0.1
 """At least: an update is one forward pass of all layers, by one worker or two, and one look at the samples."""
 ALL_S = UPDATES * PAUSE_S
@@ -50,7 +49,7 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 
 def times(workers: int, slow: str, local: dict[str, Any]) -> dict[int, dict[str, float]]:
-    """By rank, the values of a row that tell times."""
+    """By rank, the least of each value of its rows: a wait is in all of them, what else a busy machine does in some."""
     spec = parse_spec(
         {
             "name": "test",
@@ -78,7 +77,7 @@ def times(workers: int, slow: str, local: dict[str, Any]) -> dict[int, dict[str,
             optimizer.step()
         rows = [row.values for row in run.rows]
         assert all(row["compute_seconds"] + row["data_seconds"] <= row["step_seconds"] for row in rows)
-        found[run.session.rank] = {name: median(row[name] for row in rows) for name in rows[0]}
+        found[run.session.rank] = {name: min(row[name] for row in rows) for name in rows[0]}
 
     together(spec, model_of, train)
     assert sorted(found) == list(range(workers))
