@@ -36,6 +36,10 @@ def test_a_recipe_needs_no_file(rubato: Rubato, tmp_path: Path, monkeypatch: pyt
     assert planned.code == 0
     assert planned.out == rubato("plan", "--recipe", "image-classifier", "--gbit", "10").out
     assert "The fastest of each strategy:" in planned.out
+    slow = ("plan", "--recipe", "image-classifier", "--gbit", "1", "--latency-ms", "5000")
+    assert "--all shows each strategy with more workers" in rubato(*slow, "--set", "workers.max=4").out
+    assert "--all shows" not in rubato(*slow, "--set", "workers.max=1").out, "there are no more"
+    assert "--all shows" not in rubato(*slow, "--set", "workers.max=4", "--all").out
 
 
 def test_a_recipe_that_is_not_there(rubato: Rubato) -> None:
