@@ -248,8 +248,9 @@ class Statement:
     seeds: int
     """So many first ones state it."""
     worse: float
-    """By so many standard deviations, on the seeds behind them; on these, if it is at parity with all updates there.
-    nan: that was not measured yet."""
+    """By so many standard deviations, on the seeds behind them; nan: that was not measured yet."""
+    is_whole: bool = False
+    """At parity with all updates on the first seeds, which is not asked of others: `worse` is of these."""
 
     @property
     def is_held(self) -> bool:
@@ -265,7 +266,7 @@ def statement(recipe: str, values: Values, name: str, seeds: int) -> Statement:
         known = told.seeds + seeds
         updates = task.stated(found[:known], {look: those[:known] for look, those in curve.items()})
         if updates == UPDATES and known == seeds:
-            return Statement(updates, known, task.worse_by(found[:known], curve[updates][:known]))
+            return Statement(updates, known, task.worse_by(found[:known], curve[updates][:known]), is_whole=True)
         if not updates:
             return Statement(0, known, inf)
         others, theirs = (one[known : known + seeds] for one in (found, curve[updates]))
@@ -280,8 +281,7 @@ def wanted(recipe: str, values: Values, names: Sequence[str], seeds: int) -> dic
     needed = {}
     for name in names:
         told = statement(recipe, values, name, seeds)
-        is_settled = not told.updates or (told.updates == UPDATES and told.seeds == seeds)
-        needed[name] = told.seeds + (0 if is_settled else seeds)
+        needed[name] = told.seeds + (seeds if told.updates and not told.is_whole else 0)
     return {**needed, WHOLE: max(needed.values())}
 
 
@@ -303,7 +303,6 @@ def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
     for name in names:
         found, told = values.of(recipe, name)[:seeds], statement(recipe, values, name, seeds)
         mean = statistics.fmean(found)
-        is_asked = told.updates < UPDATES or told.seeds > seeds
         again = f", from {told.seeds} seeds" if told.seeds > seeds else ""
         cells = [
             f"{mean:.4f}",
@@ -311,8 +310,7 @@ def table(recipe: str, values: Values, names: Sequence[str], seeds: int) -> str:
             f"{task.worse_by(found, curve[UPDATES]):+.1f}",
             f"{task.updates_to(mean, means):.0f} updates",
             f"{told.updates} updates{again}",
-            f"{told.worse:+.1f}" if is_asked else "",
-            ("yes" if told.is_held else "no") if is_asked else "",
+            *(["", ""] if told.is_whole else [f"{told.worse:+.1f}", "yes" if told.is_held else "no"]),
         ]
         lines.append(" | ".join([f"| {name}", *cells]) + " |")
     return "\n".join(lines)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -17,6 +16,7 @@ from rubato.cli.options import JsonOption, RecipeOption, UrlOption, connect, par
 from rubato.cli.output import note, put, put_json, put_table
 from rubato.cli.specfile import read_environment_flags, read_spec
 from rubato.errors import SpecError, UserError
+from rubato.packaging import hash_file
 from rubato.planner.links import MAX_BYTES_PER_S, Link
 from rubato.planner.links import MAX_S as MAX_LATENCY_S
 from rubato.planner.measured import Passes, link_of, profile_of, sizes_of
@@ -206,7 +206,7 @@ def _changed(known: Profile, spec: JobSpec, folder: Path) -> list[str]:
     found = []
     for name, digest in known.files.items():
         file = next((path for one in folders if (path := one / name).is_file()), None)
-        if file is not None and hashlib.sha256(file.read_bytes()).hexdigest() != digest:
+        if file is not None and hash_file(file) != digest:
             found.append(name)
     return found
 
